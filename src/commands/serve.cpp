@@ -44,7 +44,8 @@ struct Request {
     options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
     options.add("tokenizer", tokenizer,
                 "file or folder with the tokenizer; the model's own when not given");
-    add_template(options, form, "chat template of /v1/chat/completions");
+    add_template(options, form,
+                 "of /v1/chat/completions; plain: what the model's chat_template.jinja is");
     options.add("name", name, "of the model in requests; its folder's when not given");
     options.add("host", host, "address to listen on; 0.0.0.0: all");
     options.add("port", port, "0: a free one", 0, 65535);
@@ -89,6 +90,8 @@ void serve(const Request& request, World& world) {
   const std::unique_ptr<Tokenizer> encoder = tokenizer_at(sizes.path),
                                    decoder_tokens = tokenizer_at(sizes.path);
   sizes.vocab_size = encoder->vocab_size();
+  const std::string form =
+      request.form == "plain" ? chat_template_of(stored.checkpoint) : request.form;
   const int64_t window = config.model->context();
   if (request.context > window) {
     fail(ExitCode::kConfig,
@@ -97,9 +100,9 @@ void serve(const Request& request, World& world) {
   ServeMetrics metrics;
   TextService service(request.queue, metrics);
   Api api({.name = request.name.empty() ? folder_name(request.checkpoint) : request.name,
-           .form = request.form,
+           .form = form,
            .context = request.context > 0 ? request.context : window,
-           .ends = end_tokens(request.form, stored.checkpoint, *encoder),
+           .ends = end_tokens(form, stored.checkpoint, *encoder),
            .tokenizer = encoder.get()},
           service, metrics);
   HttpServer server(

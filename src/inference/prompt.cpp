@@ -1,8 +1,10 @@
 #include "src/inference/prompt.h"
 
+#include <filesystem>
+
 #include "src/data/chat_template.h"
+#include "src/io/file.h"
 #include "src/weights/hugging_face/settings.h"
-#include "src/weights/run_directory.h"
 
 namespace tandem {
 
@@ -35,6 +37,19 @@ std::vector<int32_t> end_tokens(const std::string& form, const std::string& chec
     ends.push_back(tokenizer.special_token(chat_end(form)).value());
   }
   return ends;
+}
+
+std::string chat_template_of(const std::string& checkpoint) {
+  const std::string file = checkpoint + "/chat_template.jinja";
+  if (std::filesystem::exists(file)) {
+    const std::string text = read_file(file);
+    for (const char* name : {"chatml", "llama3"}) {
+      if (text == chat_jinja(name)) {
+        return name;
+      }
+    }
+  }
+  return "plain";
 }
 
 }  // namespace tandem

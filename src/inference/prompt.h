@@ -19,4 +19,7 @@ std::vector<int32_t> prompt_tokens(const std::string& form, const std::string& p
 std::vector<int32_t> end_tokens(const std::string& form, const std::string& checkpoint,
                                 const Tokenizer& tokenizer);
 
+// The chat template that a model's chat_template.jinja is; "plain" if it has none of ours.
+std::string chat_template_of(const std::string& checkpoint);
+
 }  // namespace tandem

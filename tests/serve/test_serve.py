@@ -11,7 +11,9 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../program"))
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "interop")]
+import sft_files
 import tandem_program
 from tandem_program import CONFIG, MPI_ENV, Workspace, run
 
@@ -194,6 +196,40 @@ class Serving(Workspace):
         connection.close()
         self.server.wait_for("tandem_slots_in_use", 0)
         self.assertEqual(self.server.metric("tandem_queued_requests"), 0)
+
+
+class Chats(Workspace):
+    def test_chat_completions(self):
+        with open(os.path.join(TESTS, "interop", "chats.json"), encoding="ascii") as file:
+            golden = json.load(file)
+        case = next(case for case in golden["cases"] if case["name"] == "Qwen")
+        tokenizer = sft_files.write_tokenizer(self.path("Qwen"), case["tokenizer"])
+        data = sft_files.prepared(self, golden["records"], tokenizer, case["template"])
+        self.train("chats", "--data.windows", "documents", "--train.steps", "1", "--model.kind", "llama", "--model.context", 128, data=data.path)
+        model = self.path("chats-exported")
+        self.check(run("export", self.run_folder("chats"), "--output", model))
+        server = Server(model)
+
+        def chat(*said, **more):
+            roles = ["user", "assistant"] * 2 if len(said) % 2 else ["system", *["user", "assistant"] * 2]
+            messages = [{"role": role, "content": text} for role, text in zip(roles, said)]
+            return server.ask("POST", "/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 4, **more})
+        status, text = chat("a")
+        self.assertEqual(status, 200, text)
+        whole = json.loads(text)
+        self.assertEqual(whole["choices"][0]["message"],
+                         {"role": "assistant", "content": self.check(run("generate", model, "--template", "chatml", "--prompt", "a",
+                                                                         "--temperature", "0", "--tokens", "4")).stdout[:-1]})
+        self.assertEqual(whole["object"], "chat.completion")
+        *chunks, _ = map(json.loads, events(chat("a", stream=True)[1])[:-1] + ["0"])
+        self.assertEqual("".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks), whole["choices"][0]["message"]["content"])
+        self.assertGreater(json.loads(chat("b", "a")[1])["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
+        self.assertEqual(chat("a", "b", "c")[0], 200)
+        for messages in [[], None, [{"role": "system", "content": "a"}], [{"role": "user", "content": "a"}] * 2, ["a"], [{"role": "user"}, 3],
+                         [{"role": "tool", "content": "a"}], [{"role": "user", "content": ["a"]}]]:
+            self.assertEqual(chat(messages=messages)[0], 400, messages)
+        self.assertEqual(chat("a", tools=[1])[0], 400)
+        self.assertEqual(server.end(), (0, ""))
 
 
 class Limits(Workspace):
