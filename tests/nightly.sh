@@ -24,6 +24,7 @@ for job in "tests/run.sh -L nightly" "tests/run.sh --asan" "tests/run.sh --tsan"
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_adapters.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_choices.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_export.py build/tandem" \
+    "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_openai.py build/tandem" "tests/serve/check_hostile.py build/tandem" \
     "tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_CRASH_NO_FOLDER_RENAMES=1 tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_chats.py build/tandem" \

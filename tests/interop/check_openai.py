@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""`tandem serve` asked by OpenAI's own client. Needs pip's openai and h5py.
+
+    check_openai.py PATH_TO_TANDEM [unittest arguments]
+
+Part of tests/nightly.sh. Exit codes: 0 all agree, 1 something differs or cannot be installed, 77 a package is missing.
+"""
+import json
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "program"), os.path.join(HERE, "..", "serve")]
+import packages
+
+packages.require("check of OpenAI's client", "openai", "h5py")
+
+import openai
+import sft_files
+import tandem_program
+from tandem_program import Workspace, run
+from test_serve import Server
+
+
+class Clients(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with open(os.path.join(HERE, "chats.json"), encoding="ascii") as file:
+            golden = json.load(file)
+        case = next(case for case in golden["cases"] if case["name"] == "Qwen")
+        tokenizer = sft_files.write_tokenizer(cls.path("Qwen"), case["tokenizer"])
+        data = sft_files.prepared(cls, golden["records"], tokenizer, case["template"])
+        cls.train(cls, "chats", "--data.windows", "documents", "--train.steps", "1", "--model.context", 128, data=data.path)
+        cls.model = cls.path("answers")
+        cls.check(run("export", os.path.join(cls.path("runs"), "chats"), "--output", cls.model))
+        cls.server = Server(cls.model, "--queue", "1", "--batch", "1")
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.end() == (0, "")
+        super().tearDownClass()
+
+    def test_completions(self):
+        asked = {"model": "answers", "prompt": "the", "max_tokens": 20, "temperature": 0}
+        whole = self.client.completions.create(**asked)
+        text = self.check(run("generate", self.model, "--prompt", "the", "--tokens", "20", "--temperature", "0")).stdout[:-1]
+        self.assertEqual(whole.choices[0].text, text)
+        self.assertEqual(whole.usage.completion_tokens, 20)
+        pieces = list(self.client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(piece.choices[0].text for piece in pieces[:-1]), text)
+        self.assertEqual(pieces[-1].usage, whole.usage)
+        self.assertEqual(pieces[-2].choices[0].finish_reason, "length")
+
+    def test_chats(self):
+        asked = {"model": "answers", "messages": [{"role": "system", "content": "b"}, {"role": "user", "content": "a"}], "temperature": 0,
+                 "max_completion_tokens": 20}
+        whole = self.client.chat.completions.create(**asked).choices[0].message
+        self.assertEqual(whole.role, "assistant")
+        pieces = list(self.client.chat.completions.create(**asked, stream=True))
+        self.assertEqual("".join(piece.choices[0].delta.content for piece in pieces), whole.content)
+
+    def test_errors(self):
+        self.assertEqual([model.id for model in self.client.models.list()], ["answers"])
+        with self.assertRaisesRegex(openai.BadRequestError, "do not fit the window of 128"):
+            self.client.completions.create(model="answers", prompt="a", max_tokens=1000)
+        with self.assertRaisesRegex(openai.BadRequestError, "'presence_penalty' is not supported"):
+            self.client.completions.create(model="answers", prompt="a", presence_penalty=1)
+        with self.assertRaisesRegex(openai.NotFoundError, "the model 'gpt-4' does not exist"):
+            self.client.completions.create(model="gpt-4", prompt="a")
+
+
+if __name__ == "__main__":
+    tandem_program.main()
