@@ -23,7 +23,7 @@ DEADLINE = 60  # seconds that nothing here takes, but on a machine that hangs
 
 class Server:
     def __init__(self, model, *options):
-        command = [tandem_program.TANDEM, "serve", model, "--port", "0", "--threads", "1", *map(str, options)]
+        command = [tandem_program.TANDEM, "serve", model, "--port", "0", *map(str, options if "--threads" in options else ("--threads", "1", *options))]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=MPI_ENV)
         self.started(self.process.stdout.readline())
 
