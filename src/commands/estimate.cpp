@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "src/commands/commands.h"
-#include "src/estimate/estimate_table.h"
 #include "src/commands/request.h"
 #include "src/commands/settings.h"
+#include "src/estimate/estimate_table.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
 

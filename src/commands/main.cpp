@@ -45,7 +45,8 @@ using Command = ExitCode (*)(const Words&, World&);
 const std::map<std::string, Command> kCommands = {
     {"train", train_command},     {"eval", eval_command},       {"generate", generate_command},
     {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command},
-    {"bench", bench_command},     {"compare", compare_command}, {"export", export_command}, {"serve", serve_command}};
+    {"bench", bench_command},     {"compare", compare_command}, {"export", export_command},
+    {"serve", serve_command}};
 
 // Runs the command. An error that all ranks agreed on ends the job cleanly. Any other error aborts
 // all ranks at once.

@@ -57,7 +57,7 @@ src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/
                             layers/models src/settings
 src/weights:                src/core src/device src/device/ranks src/kernels src/product src/io src/io/checkpoint src/data layers/models
                             comm/sharding optim src/step src/settings src/weights/hugging_face
-src/inference:              src/core src/device src/device/ranks src/kernels src/io/checkpoint src/data src/prepare layers/models comm/sharding
+src/inference:              src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data src/prepare layers/models comm/sharding
                             src/step src/settings src/machine src/weights src/weights/hugging_face
 src/serve:                  src/core src/data src/inference src/serve/http
 src/estimate:               src/core src/device src/product src/data layers/attention layers/models comm

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How `tandem serve` bears rising rates of requests: tokens a second, and the time to the first token and from token to token.
 
-    serve.py PATH_TO_TANDEM [--rates 0.5 1 2 4] [--seconds 20] [--tokens 32] [--prompt 64] [--batch 16] [--width 768] [--layers 12]
+    inference/serve.py PATH_TO_TANDEM [--rates 0.5 1 2 4] [--seconds 20] [--tokens 32] [--prompt 64] [--batch 16] [--width 768] [--layers 12]
              [--threads 2] [--raw FILE]
 
 Requests come at random times that do not wait for answers (an open loop, as users are), each for a streamed text. The model has
@@ -20,7 +20,7 @@ import time
 from statistics import median, quantiles
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "..", "program"), os.path.join(HERE, "..", "serve")]
+sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "..", "..", "program"), os.path.join(HERE, "..", "..", "serve")]
 import tandem_program
 from test_serve import Server
 from vs_pytorch import cpu_field

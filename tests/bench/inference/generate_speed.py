@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokens a second of `tandem generate` on the CPU, beside `generate` of Hugging Face's transformers, taking turns.
 
-    generate_speed.py PATH_TO_TANDEM [--rounds 3] [--tokens 64] [--width 768] [--layers 12] [--threads 1 2] [--raw FILE]
+    inference/generate_speed.py PATH_TO_TANDEM [--rounds 3] [--tokens 64] [--width 768] [--layers 12] [--threads 1 2] [--raw FILE]
 
 Needs pip's transformers 5 and torch. A GPT-2 with random weights and 50,257 tokens, in f32, continues a prompt of 16 tokens
 with sampled ones, 1 and 8 texts at a time; both sides cache keys and values. The time to load the model is left out. --raw
@@ -16,6 +16,7 @@ import tempfile
 import time
 from statistics import median
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from vs_pytorch import cpu_field, worker_environment
 
 PROMPT = "0123456789abcdef"
