@@ -311,7 +311,7 @@ MUTANTS = [
            "visible({text, static_cast<size_t>(length)}, \"\\n\");", "std::string(text, static_cast<size_t>(length));",
            ["program.looking_back LookingBack.test_text_of_strangers_commands_no_terminal"]),
     Mutant("generated text commands the terminal", "src/commands/generate.cpp",
-           "= on_terminal() ?", "= false ?",
+           "shown = on_terminal ?", "shown = false ?",
            ["program.looking_back LookingBack.test_generated_text_commands_no_terminal"]),
     Mutant("a shortened text ends inside a character", "src/core/visible_text.cpp", "& 0xC0U) == 0x80)", "& 0xC0U) == 0x81)",
            ["core.core Shortened.KeepsBothEndsAndWholeCharacters"]),

@@ -1,0 +1,113 @@
+// Texts in the slots of a decoder: which rows a step has.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "src/core/error.h"
+#include "src/inference/text_batch.h"
+#include "tests/support/harness.h"
+
+namespace tandem::testing {
+namespace {
+
+// Its logits choose the token after the one of their row. It keeps what it was given.
+class CountingDecoder final : public Decoder {
+ public:
+  explicit CountingDecoder(int64_t slots) : sequences(static_cast<size_t>(slots)) {}
+  int64_t slots() const override { return std::ssize(sequences); }
+  int64_t context() const override { return 1000; }
+  int64_t length(int32_t slot) const override { return std::ssize(sequences.at(slot)); }
+  void clear(int32_t slot) override { sequences.at(slot).clear(); }
+  Tensor step(std::span<const DecoderRow> rows) override {
+    last.assign(rows.begin(), rows.end());
+    std::vector<float> logits;
+    for (const DecoderRow& row : rows) {
+      sequences.at(row.slot).push_back(row.token);
+      if (row.is_asked) {
+        for (int32_t token = 0; token < 256; ++token) {
+          logits.push_back(token == row.token + 1 ? 1.0F : 0.0F);
+        }
+      }
+    }
+    const Tensor all = Tensor::empty(test_memory(), {std::ssize(logits) / 256, 256}, DType::kF32,
+                                     MemoryClass::kData);
+    std::ranges::copy(logits, all.data<float>());
+    return all;
+  }
+  std::vector<std::vector<int32_t>> sequences;
+  std::vector<DecoderRow> last;
+};
+
+struct Texts {
+  explicit Texts(int64_t slots) : decoder(slots), batch(decoder, test_stream(), 256) {}
+  TextWriter& add(size_t prompt, int32_t last, int64_t tokens) {
+    TextRequest request{.tokens = tokens, .sampling = {.temperature = 0}};
+    request.prompt.assign(prompt, last);
+    writers.push_back(std::make_unique<TextWriter>(std::move(request), *tokenizer));
+    batch.add(*writers.back());
+    return *writers.back();
+  }
+  // How many rows of the last step each slot had.
+  std::vector<int64_t> rows() const {
+    std::vector<int64_t> counts(decoder.sequences.size());
+    for (const DecoderRow& row : decoder.last) {
+      ++counts.at(static_cast<size_t>(row.slot));
+    }
+    return counts;
+  }
+  std::unique_ptr<Tokenizer> tokenizer = make_bytes_tokenizer();
+  CountingDecoder decoder;
+  TextBatch batch;
+  std::vector<std::unique_ptr<TextWriter>> writers;
+};
+
+using Rows = std::vector<int64_t>;
+
+TEST(TextBatch, PromptsAreReadInChunksBesideTexts) {
+  Texts texts(3);
+  TextWriter& first = texts.add(3, 'a', 5);
+  texts.batch.step();
+  EXPECT_EQ(first.take(), "b");
+  TextWriter& second = texts.add(300, 'm', 2);
+  TextWriter& third = texts.add(220, 't', 2);
+  texts.batch.step();
+  EXPECT_EQ(texts.rows(), (Rows{1, 256, 0}));
+  texts.batch.step();
+  EXPECT_EQ(texts.rows(), (Rows{1, 44, 212}));
+  EXPECT_EQ(second.take(), "n");
+  texts.batch.step();
+  EXPECT_EQ(texts.rows(), (Rows{1, 1, 8}));
+  EXPECT_TRUE(second.has_ended() && second.is_cut());
+  EXPECT_EQ(third.take(), "u");
+  texts.batch.step();
+  EXPECT_EQ(texts.rows(), (Rows{1, 0, 1}));
+  EXPECT_EQ(first.take(), "cdef");
+  EXPECT_TRUE(texts.batch.is_empty());
+}
+
+TEST(TextBatch, ATextThatIsRemovedLeavesNothing) {
+  Texts texts(2);
+  TextWriter& first = texts.add(300, 'a', 9);
+  texts.batch.step();
+  texts.batch.remove(first);
+  EXPECT_TRUE(texts.batch.is_empty());
+  TextWriter& second = texts.add(2, 'x', 9);
+  texts.batch.step();
+  EXPECT_EQ(texts.rows(), (Rows{2, 0}));
+  EXPECT_EQ(second.take(), "y");
+  texts.batch.remove(first);
+  EXPECT_EQ(texts.batch.texts(), 1);
+}
+
+TEST(TextBatch, ALongPromptKeepsItsEnd) {
+  Texts texts(1);
+  texts.add(1001, 'a', 1);
+  while (!texts.batch.is_empty()) {
+    texts.batch.step();
+  }
+  EXPECT_EQ(texts.decoder.length(0), 1000);
+  EXPECT_THROW(texts.add(0, 'a', 1), Error);
+}
+
+}  // namespace
+}  // namespace tandem::testing

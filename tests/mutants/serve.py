@@ -1,0 +1,45 @@
+"""An endpoint: texts in slots, requests, and how they end."""
+from table import Mutant
+
+BUILD = "release"
+TESTS, SERVICE, ANSWER = "serve.serve ", "src/serve/text_service.cpp", "src/serve/text_answer.cpp"
+HTTP = "src/serve/http/"
+MUTANTS = [
+    Mutant("texts: the prompts of a step may be longer than a chunk", "src/inference/text_batch.cpp", "room -= static_cast<int64_t>(count);",
+           "room -= 0;", ["inference.text_batch"]),
+    Mutant("texts: a text whose prompt is half read goes on", "src/inference/text_batch.cpp", "slots_[slot] && std::ranges::none_of(prompts_, is_of_slot)",
+           "slots_[slot]", ["inference.text_batch"]),
+    Mutant("texts: a text that is removed leaves its prompt", "src/inference/text_batch.cpp",
+           "std::erase_if(prompts_, [&](const Prompt& prompt) { return prompt.slot == slot; });", "", ["inference.text_batch"]),
+    Mutant("texts: what may begin a stop text is shown", "src/inference/text_writer.cpp", "release(held_.size() - keep);", "release(held_.size());",
+           [TESTS + "Serving.test_a_reply_depends_on_its_request_alone"]),
+    Mutant("serve: more requests wait than allowed", SERVICE, "std::ssize(queue_) >= limit_", "std::ssize(queue_) > limit_",
+           [TESTS + "Limits.test_the_queue_is_full"]),
+    Mutant("serve: who hangs up keeps the slots", SERVICE, "const bool is_gone = each.client->is_gone();", "const bool is_gone = false;",
+           [TESTS + "Serving.test_who_hangs_up_loses_the_slot"]),
+    Mutant("serve: who hangs up stays in the queue", SERVICE,
+           "std::erase_if(queue_, [](const Request& request) { return request.client->is_gone(); });", "",
+           [TESTS + "Limits.test_the_queue_is_full"]),
+    Mutant("serve: what waits when it ends hangs", SERVICE, "refused.swap(queue_);", "queue_.clear();", [TESTS + "Limits.test_ends_when_asked_to"]),
+    Mutant("serve: grace has no end", SERVICE, "end = Clock::now() + grace;", "", [TESTS + "Limits.test_does_not_wait_longer_than_its_grace"]),
+    Mutant("serve: it is well while it ends", "src/serve/api.cpp", "service_.state() == TextService::State::kReady", "true",
+           [TESTS + "Limits.test_ends_when_asked_to"]),
+    Mutant("serve: a stream begins without the prompt that it echoes", ANSWER, "piece = text.text;", "", [TESTS + "Serving.test_streams"]),
+    Mutant("serve: a text that is cut says that it stopped", "src/serve/text_answer.h", 'is_cut ? "length" : "stop"', '"stop"',
+           [TESTS + "Serving.test_completions"]),
+    Mutant("serve: unknown parameters are overlooked", "src/serve/json_fields.cpp", "!value.is_null() && !known_.contains(name)", "false",
+           [TESTS + "Serving.test_what_is_refused"]),
+    Mutant("serve: JSON may be of any depth", "src/serve/json_fields.cpp", "depth <= kDeepest", "true", [TESTS + "Serving.test_what_is_refused"]),
+    Mutant("serve: the window holds one token more", "src/serve/api.cpp", "room < std::max<int64_t>(wanted, 1)", "room + 1 < std::max<int64_t>(wanted, 1)",
+           [TESTS + "Serving.test_the_window_is_crossed_by_one"]),
+    Mutant("serve: a second signal waits, too", "src/commands/serve.cpp", "  if (stop_requested) {", "  if (false) {",
+           [TESTS + "Limits.test_a_second_signal_ends_at_once"]),
+    Mutant("http: a body may be one byte too long", HTTP + "http_parser.cpp", "length_ > limits_.body_bytes", "length_ > limits_.body_bytes + 1",
+           ["serve.http_parser"]),
+    Mutant("http: a client that does not read costs memory", HTTP + "http_outbox.cpp", "if (unread_ > unread_bytes_) {", "if (false) {",
+           ["serve.http_outbox"]),
+    Mutant("http: answers that were let go hang", HTTP + "http_connection.cpp", "outbox->abandon(); }});", "static_cast<void>(outbox); }});",
+           ["serve.http_server"]),
+    Mutant("http: hanging up goes unnoticed", HTTP + "http_connection.cpp", "    has_hung_up_ = true;\n", "    has_hung_up_ = true;\n    return;\n",
+           ["serve.http_server"]),
+]
