@@ -16,10 +16,13 @@ constexpr size_t kMostTexts = 16;
 }  // namespace
 
 nlohmann::json json_object(const std::string& body) {
-  const auto check_depth = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    return depth <= kDeepest
-               ? true
-               : throw RequestError(400, str("the body is nested deeper than ", kDeepest));
+  using Event = nlohmann::json::parse_event_t;
+  const auto check_depth = [](int depth, Event event, nlohmann::json&) {
+    const bool is_start = event == Event::object_start || event == Event::array_start;
+    if (is_start && depth >= kDeepest) {
+      throw RequestError(400, str("the body is nested deeper than ", kDeepest));
+    }
+    return true;
   };
   try {
     nlohmann::json object = nlohmann::json::parse(body, check_depth);

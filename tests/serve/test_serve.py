@@ -172,10 +172,12 @@ class Serving(Workspace):
         self.refused(400, "'stream' must be true or false", prompt="a", stream=1)
         self.refused(404, "the model 'other' does not exist", prompt="a", model="other")
         self.refused(404, "no chat template", "/v1/chat/completions", messages=[])
-        for body in ["", "{", "[1]", "nul", b'{"prompt": "\xff"}', '{"prompt": ' + "[" * 16 + "]" * 16 + "}", "[" * 100000]:
+        deep = ['{"prompt": ' + "[" * depth + "]" * depth + "}" for depth in [15, 16]]
+        for body, pattern in [("", "no JSON"), ("{", "no JSON"), ("[1]", "no JSON object"), ("nul", "no JSON"), (b'{"prompt": "\xff"}', "in UTF-8"),
+                              (deep[0], "'prompt' has"), (deep[1], "nested deeper than 16"), ("[" * 100000, "nested deeper than 16")]:
             status, text = self.server.ask("POST", "/v1/completions", body)
             self.assertEqual(status, 400, body[:20])
-            self.assertRegex(json.loads(text)["error"]["message"], "the body is|'prompt' has")
+            self.assertRegex(json.loads(text)["error"]["message"], pattern)
         self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": "text/html"})[0], 415)
         self.assertEqual(self.server.ask("GET", "/v1/completions")[0], 405)
         self.assertEqual(self.server.ask("POST", "/ping")[0], 405)
@@ -193,8 +195,10 @@ class Serving(Workspace):
         connection = self.server.connect()
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "n": 128, "max_tokens": 60}))
         self.server.wait_for("tandem_slots_in_use", 5)
+        before = self.server.metric("tandem_tokens_total")
         connection.close()
         self.server.wait_for("tandem_slots_in_use", 0)
+        self.assertLess(self.server.metric("tandem_tokens_total") - before, 60 * 128)
         self.assertEqual(self.server.metric("tandem_queued_requests"), 0)
 
 
@@ -258,9 +262,12 @@ class Limits(Workspace):
         response = connection.getresponse()
         self.assertEqual((response.status, response.headers["Retry-After"]), (429, "1"))
         self.assertEqual(server.ask("GET", "/ping")[0], 200)
-        for each in [*waiting, running]:
-            each.close()
+        waiting[0].close()
+        server.wait_for("tandem_queued_requests", 1)
+        waiting[1].close()
+        running.close()
         server.wait_for("tandem_slots_in_use", 0)
+        self.assertLess(server.metric("tandem_tokens_total"), 1000)  # not even the first text was written to its end
         self.assertEqual(server.end(), (0, ""))
 
     def test_the_body_and_the_time(self):
