@@ -67,6 +67,8 @@ std::string folder_name(const std::string& path) {
   return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
+constexpr std::chrono::milliseconds kLastAnswers{1000};  // for clients to read them
+
 volatile std::sig_atomic_t stop_requested = 0;
 
 void on_signal(int number) {
@@ -129,10 +131,15 @@ void serve(const Request& request, World& world) {
   show("serving %s at http://%s:%d\n", stored.checkpoint.c_str(), request.host.c_str(),
        server.port());
   std::fflush(stdout);
-  const std::chrono::seconds grace(request.grace_s);
-  service.run(
-      batch, *decoder_tokens, [] { return stop_requested != 0; }, grace);
-  server.finish(std::chrono::seconds(1));
+  try {
+    service.run(
+        batch, *decoder_tokens, [] { return stop_requested != 0; },
+        std::chrono::seconds(request.grace_s));
+  } catch (const Error&) {
+    server.finish(kLastAnswers);
+    throw;
+  }
+  server.finish(kLastAnswers);
 }
 
 }  // namespace

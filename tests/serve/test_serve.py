@@ -316,6 +316,24 @@ class Limits(Workspace):
         self.assertEqual(server.end(signal.SIGINT)[0], 128 + signal.SIGINT)
         running.close()
 
+    def test_a_model_that_fails(self):
+        broken = self.path("broken")
+        self.check(run("export", self.model, "--output", broken))
+        with open(os.path.join(broken, "model.safetensors"), "r+b") as file:
+            size = os.path.getsize(file.name)
+            file.seek(size // 2)
+            file.write(b"\xff" * (size - size // 2))  # NaN
+        server = Server(broken)
+        keeps = server.connect()
+        keeps.connect()
+        waiting = [self.begin(server) for _ in range(3)]
+        self.assertEqual({each.getresponse().status for each in waiting[:1]}, {500})
+        output, errors = server.process.communicate(timeout=DEADLINE)
+        self.assertEqual(server.process.returncode, 70)
+        self.assertRegex(errors, "^tandem: a step of the model failed: .*not finite.*\n$")
+        for each in [keeps, *waiting]:
+            each.close()
+
     def test_what_keeps_it_from_starting(self):
         server = Server(self.model)
         self.assert_one_line(self.check(run("serve", self.model, "--port", server.port), CONFIG), rf"127\.0\.0\.1.*{server.port}.*in use")
