@@ -141,11 +141,9 @@ void HttpConnection::read() {
 void HttpConnection::on_read(const error_code& error, size_t bytes) {
   if (error) {
     has_hung_up_ = true;
-    if (error == asio::error::eof && phase_ == Phase::kAnswer) {
-      keeps_alive_ = false;
-      collect();
-    }
-    if (error != asio::error::eof || phase_ != Phase::kAnswer || !is_complete_) {
+    if (error == asio::error::eof && phase_ == Phase::kAnswer && is_complete_) {
+      keeps_alive_ = false;  // the client may still read
+    } else {
       close(kClientClosed);
     }
     return;
@@ -288,6 +286,7 @@ void HttpConnection::answer_error(int status, const std::string& what) {
 
 void HttpConnection::finish() {
   phase_ = Phase::kRequest;
+  output_ = {};
   if (outbox_) {
     outbox_->close();
     outbox_.reset();

@@ -1,5 +1,6 @@
 #include "src/serve/http/http_server.h"
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <exception>
@@ -55,7 +56,7 @@ void HttpServer::Core::listen(const std::string& host, int wanted) {
       step();
     }
   };
-  const auto unread = static_cast<int>(limits.unread_bytes);
+  const auto unread = static_cast<int>(std::min<int64_t>(limits.unread_bytes, 1 << 30));
   on_success([&] { acceptor.open(endpoint.protocol(), error); });
   on_success([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
   // Sockets that are accepted have the same buffer.

@@ -86,9 +86,7 @@ bool Client::fill() {
 }
 
 std::string Client::read_some() {
-  if (input_.empty()) {
-    fill();
-  }
+  require(!input_.empty() || fill(), "the connection ended");
   return std::exchange(input_, {});
 }
 

@@ -43,7 +43,7 @@ class Client {
   void send(std::string_view bytes);      // all of them, if the server takes them
   bool try_send(std::string_view bytes);  // false if the connection is broken
   Reply read(bool has_body = true);       // the next reply; status 0 where the connection ends
-  std::string read_some();                // what comes next; empty at the end
+  std::string read_some();                // what comes next, which must not be the end
   std::string read_to_end();
   void close();
   void reset();                          // RST
