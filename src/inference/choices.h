@@ -69,7 +69,7 @@ class ChoiceScorer {
   Context context_;
   Tokenizer& tokenizer_;
   Uploader& uploader_;
-  const ModelGroups& groups_;
+  ModelGroups groups_;
   int64_t length_, windows_;
   Use use_;
   Batch batch_;
