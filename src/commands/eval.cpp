@@ -193,10 +193,9 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
       output->write(line_of(record, sums));
     }
   };
-  ChoiceScorer scorer(*trained.model, trained.context(machine), *tokenizer, upload,
-                      machine.mesh()->model(), context,
-                      request.batch > 0 ? request.batch : config.train.eval_batch(), use);
-  add_questions(request.choices, request.shots, scorer);
+  ChoiceScorer scorer(*trained.model, trained.context(machine), upload, machine.mesh()->model(),
+                      context, request.batch > 0 ? request.batch : config.train.eval_batch(), use);
+  add_questions(request.choices, request.shots, *tokenizer, context, scorer);
   if (output) {
     rename_path(request.output + kPartial, request.output);
   }

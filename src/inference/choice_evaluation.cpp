@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "src/device/ranks/agreement.h"
@@ -11,8 +12,9 @@ namespace tandem {
 
 namespace {
 
-// Reads the records of a file. The first `shots` stand before the prompts of the others.
-void read_questions(const std::string& file, int64_t shots, ChoiceScorer& scorer) {
+// Calls use() for the records of a file. The first `shots` stand before the prompts of the others.
+void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer, int64_t length,
+                    const std::function<void(ChoiceRecord, std::vector<ChoiceTokens>)>& use) {
   std::string examples;
   int64_t number = 0;
   const auto add = [&](std::string* line, const std::string& place) {
@@ -26,13 +28,13 @@ void read_questions(const std::string& file, int64_t shots, ChoiceScorer& scorer
       return;
     }
     record.prompt.insert(0, examples);
-    scorer.add(std::move(record), place);
+    std::vector<ChoiceTokens> tokens = choice_tokens(tokenizer, record, length, place);
+    use(std::move(record), std::move(tokens));
   };
   for_each_json_line(file, RecordLimit{}, add);
   if (number <= shots) {
     fail_data(file, ": has no questions after the ", shots, " of --shots");
   }
-  scorer.finish();
 }
 
 }  // namespace
@@ -50,9 +52,12 @@ void ChoiceEvaluation::count(const ChoiceRecord& record, std::span<const double>
   acc_norm.count(std::ranges::max_element(by_byte) - by_byte.begin() == record.label);
 }
 
-void add_questions(const std::string& file, int64_t shots, ChoiceScorer& scorer) {
+void add_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer, int64_t length,
+                   ChoiceScorer& scorer) {
   try {
-    read_questions(file, shots, scorer);
+    read_questions(file, shots, tokenizer, length,
+                   [&](auto record, const auto& tokens) { scorer.add(std::move(record), tokens); });
+    scorer.finish();
   } catch (const AgreedError&) {
     throw;
   } catch (const Error& error) {  // all ranks read the same file

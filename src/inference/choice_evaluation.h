@@ -24,8 +24,10 @@ struct ChoiceEvaluation {
 
 // Collective: all ranks read the file, a record a line (choice_record.h). The first `shots` records
 // stand, with their answers, before the prompts of the others. AgreedError kData, with file and
-// line, for a line that is no record or does not fit a window; and if no question is left.
-void add_questions(const std::string& file, int64_t shots, ChoiceScorer& scorer);
+// line, for a line that is no record or does not fit a window of `length` tokens; and if no
+// question is left.
+void add_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer, int64_t length,
+                   ChoiceScorer& scorer);
 
 // One JSON object and a newline: the label, the sums, and the bytes of the choices.
 std::string line_of(const ChoiceRecord& record, std::span<const double> sums);

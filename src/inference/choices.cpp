@@ -10,29 +10,19 @@
 
 namespace tandem {
 
-ChoiceScorer::ChoiceScorer(Model& model, const Context& context, Tokenizer& tokenizer,
-                           Uploader& uploader, const ModelGroups& groups, int64_t length,
-                           int64_t batch, Use use)
-    : model_(model),
-      context_(context),
-      tokenizer_(tokenizer),
-      uploader_(uploader),
-      groups_(groups),
-      length_(length),
-      windows_(batch),
-      use_(std::move(use)) {}
+namespace {
 
-ChoiceScorer::Tokens ChoiceScorer::tokens_of(const std::string& prompt, const std::string& choice,
-                                             const std::string& place) const {
+ChoiceTokens tokens_of(Tokenizer& tokenizer, const std::string& prompt, const std::string& choice,
+                       int64_t length, const std::string& place) {
   const std::string_view text = stripped(prompt);
   const std::string head =
       prompt.substr(0, text.empty() ? 0 : text.data() + text.size() - prompt.data());
-  const std::vector<int32_t> before = tokenizer_.encode(head);
-  const std::vector<int32_t> both = tokenizer_.encode(prompt + " " + choice);
-  const std::span<const int32_t> begin = tokenizer_.before_text();
-  Tokens tokens{{begin.begin(), begin.end()}};
+  const std::vector<int32_t> before = tokenizer.encode(head);
+  const std::vector<int32_t> both = tokenizer.encode(prompt + " " + choice);
+  const std::span<const int32_t> begin = tokenizer.before_text();
+  ChoiceTokens tokens{{begin.begin(), begin.end()}};
   if (begin.empty() && before.empty()) {
-    const std::optional<int32_t> end = tokenizer_.end_of_text();
+    const std::optional<int32_t> end = tokenizer.end_of_text();
     if (!end) {
       fail_data(place, ": the prompt is empty, and no token of the tokenizer begins or ends texts");
     }
@@ -40,31 +30,48 @@ ChoiceScorer::Tokens ChoiceScorer::tokens_of(const std::string& prompt, const st
   }
   tokens.all.insert(tokens.all.end(), before.begin(), before.end());
   tokens.scored = std::ssize(both) - std::ssize(before);
-  if (tokens.scored <= 0 || tokens.scored > length_) {
+  if (tokens.scored <= 0 || tokens.scored > length) {
     fail_data(place, ": a choice has ", std::max<int64_t>(tokens.scored, 0),
-              " tokens; possible are 1 to ", length_);
+              " tokens; possible are 1 to ", length);
   }
   tokens.all.insert(tokens.all.end(), both.end() - tokens.scored, both.end());
-  const int64_t extra = std::ssize(tokens.all) - (length_ + 1);
+  const int64_t extra = std::ssize(tokens.all) - (length + 1);
   if (extra > 0) {
     tokens.all.erase(tokens.all.begin(), tokens.all.begin() + extra);
   }
   return tokens;
 }
 
-void ChoiceScorer::add(ChoiceRecord record, const std::string& place) {
-  std::vector<Tokens> all;
+}  // namespace
+
+std::vector<ChoiceTokens> choice_tokens(Tokenizer& tokenizer, const ChoiceRecord& record,
+                                        int64_t length, const std::string& place) {
+  std::vector<ChoiceTokens> all;
   for (const std::string& choice : record.choices) {
-    all.push_back(tokens_of(record.prompt, choice, place));
+    all.push_back(tokens_of(tokenizer, record.prompt, choice, length, place));
   }
+  return all;
+}
+
+ChoiceScorer::ChoiceScorer(Model& model, const Context& context, Uploader& uploader,
+                           const ModelGroups& groups, int64_t length, int64_t batch, Use use)
+    : model_(model),
+      context_(context),
+      uploader_(uploader),
+      groups_(groups),
+      length_(length),
+      windows_(batch),
+      use_(std::move(use)) {}
+
+void ChoiceScorer::add(ChoiceRecord record, const std::vector<ChoiceTokens>& tokens) {
   const int64_t question = first_question_ + std::ssize(questions_);
-  questions_.push_back({std::move(record), std::vector<double>(all.size()), all.size()});
-  for (size_t choice = 0; choice < all.size(); ++choice) {
-    put(all[choice], question, choice);
+  questions_.push_back({std::move(record), std::vector<double>(tokens.size()), tokens.size()});
+  for (size_t choice = 0; choice < tokens.size(); ++choice) {
+    put(tokens[choice], question, choice);
   }
 }
 
-void ChoiceScorer::put(const Tokens& tokens, int64_t question, size_t choice) {
+void ChoiceScorer::put(const ChoiceTokens& tokens, int64_t question, size_t choice) {
   const int64_t inputs = std::ssize(tokens.all) - 1, in_window = place_ % length_;
   if (in_window + inputs > length_) {
     place_ += length_ - in_window;

@@ -15,11 +15,21 @@
 
 namespace tandem {
 
-// Tokens are those of lm-evaluation-harness. A space stands between a prompt and a choice; it, and
-// white space at the prompt's end, belong to the choice. The tokens of a choice are those of both
-// together after as many as the prompt alone has. Before them come the prompt's own tokens, and the
-// one that begins texts; if there is none of either, the one that ends them.
-//
+// Prompt and choice, of which the last `scored` tokens are the choice.
+struct ChoiceTokens {
+  std::vector<int32_t> all;
+  int64_t scored = 0;
+};
+
+// The tokens for each choice of a record, as in lm-evaluation-harness. A space stands between a
+// prompt and a choice; it, and white space at the prompt's end, belong to the choice. The tokens of
+// a choice are those of both together after as many as the prompt alone has. Before them come the
+// prompt's own tokens, and the one that begins texts; if there is none of either, the one that ends
+// them. A prompt that is too long for a window of `length` tokens loses its beginning. Error kData,
+// which begins with `place`, for a choice that alone is longer or that adds no token.
+std::vector<ChoiceTokens> choice_tokens(Tokenizer& tokenizer, const ChoiceRecord& record,
+                                        int64_t length, const std::string& place);
+
 // Prompt and choice are a document, and a window of the model holds several. Ranks take turns. Sums
 // are added in the order of tokens, so that they have the same bits for every number of ranks.
 // Memory holds the questions of one round.
@@ -30,13 +40,11 @@ class ChoiceScorer {
 
   // `context` has no tape. A batch has so many windows of `length` tokens. The ranks of
   // groups.data hold the whole model. `use` is called in the order of add(), on all ranks.
-  ChoiceScorer(Model& model, const Context& context, Tokenizer& tokenizer, Uploader& uploader,
-               const ModelGroups& groups, int64_t length, int64_t batch, Use use);
+  ChoiceScorer(Model& model, const Context& context, Uploader& uploader, const ModelGroups& groups,
+               int64_t length, int64_t batch, Use use);
 
-  // Collective: all ranks add the same questions. A prompt that is too long loses its beginning.
-  // Error kData, which begins with `place`, for a choice that alone is longer than a window or that
-  // adds no token.
-  void add(ChoiceRecord record, const std::string& place);
+  // Collective: all ranks add the same questions. `tokens`: choice_tokens().
+  void add(ChoiceRecord record, const std::vector<ChoiceTokens>& tokens);
   void finish();  // collective
 
  private:
@@ -54,20 +62,13 @@ class ChoiceScorer {
     std::vector<double> sums;
     size_t missing;  // sums
   };
-  struct Tokens {
-    std::vector<int32_t> all;
-    int64_t scored = 0;  // the last ones
-  };
-  Tokens tokens_of(const std::string& prompt, const std::string& choice,
-                   const std::string& place) const;
-  void put(const Tokens& tokens, int64_t question, size_t choice);
+  void put(const ChoiceTokens& tokens, int64_t question, size_t choice);
   void close_batch();
   void run_round();
   std::vector<double> sums_of(const Batch& batch);
 
   Model& model_;
   Context context_;
-  Tokenizer& tokenizer_;
   Uploader& uploader_;
   ModelGroups groups_;
   int64_t length_, windows_;
