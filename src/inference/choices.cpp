@@ -104,7 +104,7 @@ void ChoiceScorer::close_batch() {
   }
   round_.push_back(std::exchange(batch_, {}));
   place_ = 0;
-  if (std::ssize(round_) == groups_.data.size()) {
+  if (std::ssize(round_) == groups_.data.size() * (groups_.islands ? groups_.islands->size() : 1)) {
     run_round();
   }
 }
@@ -119,14 +119,20 @@ void ChoiceScorer::finish() {
 }
 
 void ChoiceScorer::run_round() {
+  const int64_t rank = groups_.island() * groups_.data.size() + groups_.data.rank();
   std::vector<double> sums;
-  for (size_t rank = 0; rank < round_.size(); ++rank) {
-    const std::vector<double> own = std::cmp_equal(rank, groups_.data.rank())
-                                        ? sums_of(round_[rank])
-                                        : std::vector<double>(round_[rank].rows.size());
+  for (const Batch& batch : round_) {
+    const std::vector<double> own =
+        &batch - round_.data() == rank ? sums_of(batch) : std::vector<double>(batch.rows.size());
     sums.insert(sums.end(), own.begin(), own.end());
   }
+  if (rank >= std::ssize(round_) && context_.gate && context_.gate->is_collective()) {
+    sums_of(round_[0]);  // this rank has no batch, but its part of the weights
+  }
   sums = groups_.data.control().sum(sums);
+  if (groups_.islands) {  // a batch runs on one of them, so this adds zeros
+    sums = groups_.islands->control().sum(sums);
+  }
   auto sum = sums.begin();
   for (const Batch& batch : std::exchange(round_, {})) {
     for (const Row& row : batch.rows) {

@@ -39,7 +39,8 @@ class ChoiceScorer {
   using Use = std::function<void(const ChoiceRecord& record, std::span<const double> sums)>;
 
   // `context` has no tape. A batch has so many windows of `length` tokens. The ranks of
-  // groups.data hold the whole model. `use` is called in the order of add(), on all ranks.
+  // groups.data hold the whole model, and islands the same one. `use` is called in the order of
+  // add(), on all ranks.
   ChoiceScorer(Model& model, const Context& context, Uploader& uploader, const ModelGroups& groups,
                int64_t length, int64_t batch, Use use);
 
@@ -75,7 +76,7 @@ class ChoiceScorer {
   Use use_;
   Batch batch_;
   int64_t place_ = 0;         // in the batch, where the next row may begin
-  std::vector<Batch> round_;  // one for each rank
+  std::vector<Batch> round_;  // one for each rank, on one island after the other
   std::deque<Question> questions_;
   int64_t first_question_ = 0;  // the number of the first of them
 };
