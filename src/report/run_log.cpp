@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -22,24 +21,6 @@ constexpr size_t kRanksInLog = 64;  // so many times, to a microsecond, take hal
 MetricsLog open_metrics(const RunDirectory& directory, int64_t step) {
   truncate_after(directory.metrics(), step);
   return MetricsLog(directory.metrics(), directory.folder());
-}
-
-// The report of the starts before this one. An end at a later step than `step` counts no more, and
-// a start that has said nothing of its end has died, as this job has the folder for itself.
-RunReport earlier_starts(const std::string& path, int64_t step) {
-  RunReport report;
-  if (std::filesystem::exists(path)) {
-    report = RunReport::from_json(read_file(path), path);
-  }
-  if (report.step > step) {
-    report = {.starts = std::move(report.starts)};
-  }
-  for (RunStart& start : report.starts) {
-    if (start.state == "running") {
-      start.state = "died";
-    }
-  }
-  return report;
 }
 
 // What the HParams tab shows: the settings that a result may depend on.
@@ -75,7 +56,7 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
     : config_(config),
       directory_(directory),
       data_(data),
-      run_(earlier_starts(directory.report(), step)),
+      run_(RunReport::of_earlier_starts(directory.report(), step)),
       metrics_(open_metrics(directory, step)),
       console_({.mode = config.log.progress,
                 .first_step = step,

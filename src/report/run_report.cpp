@@ -305,6 +305,22 @@ RunReport RunReport::from_json(const std::string& text, const std::string& path)
   });
 }
 
+RunReport RunReport::of_earlier_starts(const std::string& path, int64_t step) {
+  RunReport report;
+  if (std::filesystem::exists(path)) {
+    report = from_json(read_file(path), path);
+  }
+  if (report.step > step) {
+    report = {.starts = std::move(report.starts)};
+  }
+  for (RunStart& start : report.starts) {
+    if (start.state == "running") {
+      start.state = "died";
+    }
+  }
+  return report;
+}
+
 std::string RunReport::tables(size_t most_columns) const {
   require(!ranks.empty(), "RunReport: ranks");
   const size_t largest = largest_rank(ranks), busiest = busiest_rank(ranks);

@@ -68,6 +68,10 @@ struct RunReport {
   std::string json() const;
   // Error kData naming `path` when the text is no report.
   static RunReport from_json(const std::string& text, const std::string& path);
+  // What the file `path`, if it is there, has of the starts before this one. An end at a later step
+  // than `step` counts no more, and a start that has said nothing of its end has died, as this job
+  // has the folder for itself.
+  static RunReport of_earlier_starts(const std::string& path, int64_t step);
   bool operator==(const RunReport&) const = default;
 
   // Tables of peak memory and of bytes sent, with a column for each rank. With more than
