@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "src/core/hash.h"
 #include "src/device/ranks/agreement.h"
+#include "src/inference/model_tokenizer.h"
 #include "src/prepare/record_reader.h"
 
 namespace tandem {
@@ -33,7 +37,8 @@ void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer
   };
   for_each_json_line(file, RecordLimit{}, add);
   if (number <= shots) {
-    fail_data(file, ": has no questions after the ", shots, " of --shots");
+    fail_data(file, ": has no questions",
+              shots > 0 ? str(" after the ", shots, " of --shots") : "");
   }
 }
 
@@ -63,6 +68,50 @@ void add_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer,
   } catch (const Error& error) {  // all ranks read the same file
     throw AgreedError(error.code(), error.what());
   }
+}
+
+RunQuestions::RunQuestions(const Config& config, const RunDirectory& run, const DatasetInfo& data,
+                           Control& job)
+    : config_(config), data_(data) {
+  if (config.train.eval_choices.empty()) {
+    return;
+  }
+  Fnv1a<uint64_t> hash;
+  const std::string file = run.find(config.train.eval_choices);
+  agree(job, [&] {
+    read_questions(file, 0, *tokenizer_at(data.path), config.model->context(),
+                   [&](auto record, auto tokens) {
+                     hash.add(line_of(record, {}));
+                     for (const ChoiceTokens& choice : tokens) {
+                       hash.add(choice.scored);
+                       std::ranges::for_each(choice.all, [&](int64_t token) { hash.add(token); });
+                     }
+                     all_.emplace_back(std::move(record), std::move(tokens));
+                   });
+  });
+  check_equal(job, "train.eval_choices = " + file, std::to_string(hash.value()), ExitCode::kData);
+}
+
+std::optional<double> RunQuestions::acc(Model& model, const Context& context,
+                                        Machine& machine) const {
+  if (all_.empty()) {
+    return std::nullopt;
+  }
+  // Places for batches of the training itself may be without positions.
+  Uploader upload(context.stream, context.memory, machine.staging, data_, DType::kF32);
+  ChoiceEvaluation result;
+  double total = 0;
+  ChoiceScorer scorer(model, context, upload, machine.mesh()->model(), config_.model->context(),
+                      config_.train.eval_batch(),
+                      [&](const ChoiceRecord& record, std::span<const double> sums) {
+                        total += std::accumulate(sums.begin(), sums.end(), 0.0);
+                        result.count(record, sums);
+                      });
+  for (const auto& [record, tokens] : all_) {
+    scorer.add(record, tokens);
+  }
+  scorer.finish();
+  return std::isfinite(total) ? result.acc.value() : std::numeric_limits<double>::quiet_NaN();
 }
 
 std::string line_of(const ChoiceRecord& record, std::span<const double> sums) {

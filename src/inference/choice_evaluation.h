@@ -1,9 +1,14 @@
 // How many multiple-choice questions a model answers rightly.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "src/inference/choices.h"
+#include "src/machine/machine.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 
@@ -28,6 +33,23 @@ struct ChoiceEvaluation {
 // question is left.
 void add_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer, int64_t length,
                    ChoiceScorer& scorer);
+
+// The questions of train.eval_choices, which a run asks at each validation. None if it is empty.
+class RunQuestions {
+ public:
+  // Collective. `config` and `data` must outlive this. AgreedError kData as add_questions(), and if
+  // ranks have other questions than rank 0.
+  RunQuestions(const Config& config, const RunDirectory& run, const DatasetInfo& data,
+               Control& job);
+  // Collective. The share that the model answers rightly, ChoiceEvaluation::acc; NaN if a sum is
+  // not finite; nothing if there are no questions. `context` has no tape.
+  std::optional<double> acc(Model& model, const Context& context, Machine& machine) const;
+
+ private:
+  const Config& config_;
+  const DatasetInfo& data_;
+  std::vector<std::pair<ChoiceRecord, std::vector<ChoiceTokens>>> all_;
+};
 
 // One JSON object and a newline: the label, the sums, and the bytes of the choices.
 std::string line_of(const ChoiceRecord& record, std::span<const double> sums);

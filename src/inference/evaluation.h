@@ -1,6 +1,8 @@
 // The loss of a model over a validation set.
 #pragma once
 
+#include <optional>
+
 #include "comm/sharding/model_layout.h"
 #include "layers/models/model.h"
 #include "src/data/dataset.h"
@@ -12,6 +14,7 @@ struct Evaluation {
   double loss = 0;      // mean over targets, nats
   double accuracy = 0;  // share of targets that have the largest logit
   int64_t targets = 0;
+  std::optional<double> choices_acc{};  // RunQuestions::acc, of a run that has some
 };
 
 // Runs the model over the validation split, `micro_batch` samples at a time. The ranks that would

@@ -8,6 +8,7 @@
 
 #include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/report/version.h"
 
@@ -296,15 +297,20 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
   const bool text = config_.model->reads_text();
   const double second = text ? std::exp(result.loss) : result.accuracy;
   std::vector<Metric> metrics = place_of(step);
+  std::vector<Metric> shown = {{"loss", result.loss}, {text ? "perplexity" : "accuracy", second}};
   metrics.push_back({"val_loss", result.loss});
   metrics.push_back({text ? "perplexity" : "val_accuracy", second});
+  std::string figures =
+      formatted(text ? "val_loss %.4f  perplexity %.2f" : "val_loss %.4f  accuracy %.4f",
+                result.loss, second);
+  if (result.choices_acc) {
+    metrics.push_back({"choices_acc", *result.choices_acc});
+    shown.push_back(metrics.back());
+    figures += formatted("  choices_acc %.4f", *result.choices_acc);
+  }
   append(step, std::move(metrics));
   now().validation.add(result.loss);
-  add_scalars(step, "val", {{"loss", result.loss}, {text ? "perplexity" : "accuracy", second}});
-  char figures[96];
-  std::snprintf(figures, sizeof figures,
-                text ? "val_loss %.4f  perplexity %.2f" : "val_loss %.4f  accuracy %.4f",
-                result.loss, second);
+  add_scalars(step, "val", shown);
   console_.print(str("step ", step, "/", config_.train.steps, "  ", figures, "  over ",
                      result.targets, " targets"));
 }

@@ -154,6 +154,8 @@ void Config::bind(Options& o) {
   o.only_if(
       "model.kind", [this] { return model->reads_text(); },
       [&] {
+        o.add("train.eval_choices", train.eval_choices,
+              "questions asked at each validation: choices_acc is acc of `tandem eval --choices`");
         o.add_choice("kernels.attention", kernels.attention,
                      {{"auto", AttentionKernels::kAuto},
                       {"own", AttentionKernels::kOwn},

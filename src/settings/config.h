@@ -94,6 +94,7 @@ struct TrainConfig {
   int64_t log_every = 10;
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
   std::string skip_batches{};
+  std::string eval_choices{};
 
   // Independent of the number of ranks, so that validation losses have the same bits on any number.
   int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }

@@ -229,6 +229,21 @@ void find_adapter_problems(const Config& c, std::vector<std::string>& problems) 
   }
 }
 
+void find_question_problems(const Config& c, std::vector<std::string>& problems) {
+  if (c.train.eval_choices.empty()) {
+    return;
+  }
+  const std::string chosen = "train.eval_choices = " + visible(c.train.eval_choices);
+  exclusions_of(chosen, "leave out train.eval_choices", problems)(
+      c.dist.tensor > 1, str("dist.tensor = ", c.dist.tensor), "dist.tensor = 1");
+  if (!c.checkpoint.at_end && (c.train.eval_every == 0 || c.train.eval_every > c.train.steps)) {
+    problems.push_back(chosen +
+                       " is for validations, and with checkpoint.at_end = false and "
+                       "train.eval_every = " +
+                       str(c.train.eval_every) + " there are none");
+  }
+}
+
 void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
   if (c.train.graphs == Graphs::kOn) {
     const std::string why = c.why_no_graph(c.run.device.value_or(Device::kCuda), ranks);
@@ -265,6 +280,7 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       {"run.stop_file", c.run.stop_file},
       {"data.path", c.data.path},
       {"model.freeze", c.model.freeze},
+      {"train.eval_choices", c.train.eval_choices},
       {"lora.targets", c.model.lora.targets},
       {"checkpoint.resume", c.checkpoint.resume},
       {"checkpoint.init_from", c.checkpoint.init_from},
@@ -334,6 +350,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   find_dist_problems(config.dist, ranks, problems);
   find_matrix_problems(config, problems);
   find_adapter_problems(config, problems);
+  find_question_problems(config, problems);
   find_graph_problems(config, ranks, problems);
   find_offload_problems(config.train, problems);
   find_unread_settings(config, problems);

@@ -2,14 +2,11 @@
 
 #include <array>
 #include <chrono>
-#include <filesystem>
 
 #include "layers/attention/attention.h"
-#include "src/core/visible_text.h"
 #include "src/device/profiler_range.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
-#include "src/io/file.h"
 #include "src/trace/flight_log.h"
 
 namespace tandem {
@@ -58,12 +55,13 @@ void Trainer::open_data(bool verifies) {
     }
     model_ = make_model(config_.model, dataset_->info(), machine_.mesh()->cut());
     dataset_->require_windows(Split::kTrain, config_.model->context());
-    if (config_.train.eval_every > 0) {
+    if (config_.train.eval_every > 0 || !config_.train.eval_choices.empty()) {
       dataset_->require_windows(Split::kVal, config_.model->context());
     }
   });
   check_equal(job(), "dataset " + dataset_->info().path, dataset_->info().fingerprint(),
               ExitCode::kData);
+  questions_ = std::make_unique<RunQuestions>(config_, directory_, dataset_->info(), job());
 }
 
 void Trainer::build(int ranks_here) {
@@ -354,9 +352,11 @@ void Trainer::rest() {
 void Trainer::validate() {
   rest();
   leave_out(Phase::kElsewhere, "validating", [&] {
-    const Evaluation result = evaluate(
-        *model_, training_->forward_context(machine_.scratch), *dataset_, config_.model->context(),
-        config_.train.eval_batch(), config_.train.eval_batches, *upload_, machine_.mesh()->model());
+    Evaluation result = evaluate(*model_, training_->forward_context(machine_.scratch), *dataset_,
+                                 config_.model->context(), config_.train.eval_batch(),
+                                 config_.train.eval_batches, *upload_, machine_.mesh()->model());
+    result.choices_acc =
+        questions_->acc(*model_, training_->forward_context(machine_.scratch), machine_);
     state_.val_loss = result.loss;
     if (log_) {
       log_->validation(state_.step, result);

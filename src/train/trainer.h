@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "src/data/loader.h"
 #include "src/estimate/memory_check.h"
+#include "src/inference/choice_evaluation.h"
 #include "src/inference/evaluation.h"
 #include "src/machine/choices.h"
 #include "src/machine/machine.h"
@@ -108,6 +109,7 @@ class Trainer {
   Chosen chosen_;
 
   std::unique_ptr<Dataset> dataset_;
+  std::unique_ptr<RunQuestions> questions_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<Uploader> upload_;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tandem eval --choices`: the log-probabilities of answers, against the model's logits.
+"""`tandem eval --choices`: the log-probabilities of answers, against the model's logits. train.eval_choices: the same in training.
 
     test_choices.py PATH_TO_TANDEM [unittest arguments]
 """
@@ -14,7 +14,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
 import tandem_program  # noqa: E402
-from tandem_program import CONFIG, DATA, OK, Workspace, run, words  # noqa: E402
+from ended_run import Run, has_events  # noqa: E402
+from tandem_program import CONFIG, DATA, OK, Workspace, metrics, run, tensors_in, words  # noqa: E402
 
 CONTEXT, VOCAB = 48, 256  # tokens are bytes
 MODEL = ["--model.kind", "llama", "--model.layers", "2", "--model.heads", "2", "--model.width", "16", "--model.context", str(CONTEXT), "--model.vocab", str(VOCAB)]
@@ -43,8 +44,9 @@ class Choices(Workspace):
 
         def text(most):
             return words(dice.randint(1, most), dice.random()).strip()
-        cls.questions = [{"prompt": text(4), "choices": [text(3) for _ in range(dice.randint(2, 4))], "label": dice.randint(0, 1)}
-                         for _ in range(30)]
+        cls.many = [{"prompt": text(4), "choices": [text(3) for _ in range(dice.randint(2, 4))], "label": dice.randint(0, 1)}
+                    for _ in range(300)]
+        cls.questions = cls.many[:30]
 
     def file(self, questions, name="questions.jsonl"):
         with open(self.path(name), "w", encoding="utf-8") as out:
@@ -155,6 +157,94 @@ class Choices(Workspace):
                         ["--choices", questions, "--verify"]]:
             self.assert_one_line(self.check(run("eval", model, *options), CONFIG), "--choices")
         self.assert_one_line(self.check(run("eval", model, "--choices", self.path("none.jsonl")), DATA), "none.jsonl")
+
+    def asks(self, name, *settings, file=None, steps=20, **how):
+        """A run that asks the questions every five steps."""
+        return self.train(name, *MODEL, "--train.eval_every", "5", "--optim.lr", "0.01", "--train.steps", str(steps),
+                          "--train.eval_choices", file or self.file(self.many), *settings, data=self.data, **how)
+
+    def asked(self, name):
+        """choices_acc by step."""
+        return {line["step"]: line.get("choices_acc") for line in metrics(self.run_folder(name)) if "val_loss" in line}
+
+    def test_a_run_logs_what_eval_gives(self):
+        often = ["--checkpoint.every_steps", "5", "--checkpoint.keep", "9"]
+        # Batches of the training have as many samples as those of questions, but no positions.
+        shown = self.asks("asks", *often, "--train.micro_batch", "4").stdout
+        logged = self.asked("asks")
+        self.assertEqual(list(logged), [5, 10, 15, 20])
+        self.assertGreater(len(set(logged.values())), 1)
+        for step, acc in logged.items():
+            printed = self.check(run("eval", self.run_folder("asks") + f"/checkpoints/step-{step:08d}", "--choices", self.path("questions.jsonl"),
+                                     "--device", "cpu", "--json")).stdout
+            self.assertEqual(acc, json.loads(printed)["acc"])
+        self.assertEqual(re.findall(r"  choices_acc (\S+)  over ", shown), [f"{acc:.4f}" for acc in logged.values()])
+        self.assertEqual(has_events("val/choices_acc")(Run(self.run_folder("asks"))), [True])
+        # Nothing else changes.
+        self.asks("quiet", *often, "--train.micro_batch", "4", "--train.eval_choices", "")
+        self.assert_same_bits("asks", "quiet")
+        self.assertEqual(set(self.asked("quiet").values()), {None})
+        self.assertEqual(has_events("choices_acc")(Run(self.run_folder("quiet"))), [False])
+        for step in logged:
+            one, other = (tensors_in(self.run_folder(name) + f"/checkpoints/step-{step:08d}") for name in ["asks", "quiet"])
+            self.assertGreater(len(one), 0)
+            self.assertEqual(one, other)
+
+    def test_a_run_on_any_ranks_stages_and_islands(self):
+        exact = ["--dist.reduce", "exact", "--train.micro_batch", "2"]
+        self.asks("one-rank", *exact)
+        self.assertGreater(len(set(self.asked("one-rank").values())), 1)
+        for zero in ["0", "2", "3"]:
+            name = "ranks-" + zero
+            self.asks(name, *exact, "--dist.zero", zero, ranks=3)
+            self.assertEqual(self.asked(name), self.asked("one-rank"))
+            self.assert_same_bits(name, "one-rank")
+        self.asks("islands", "--dist.islands", "2", "--dist.sync_every", "5", "--dist.zero", "3", ranks=4)
+        self.assertEqual(self.asked("islands")[20], json.loads(self.check(run(
+            "eval", self.run_folder("islands"), "--choices", self.path("questions.jsonl"), "--device", "cpu", "--json")).stdout)["acc"])
+
+    def test_bad_questions_end_a_run_before_it_begins(self):
+        good = self.questions[0]
+        for questions, said in [([good, "{"], "questions.jsonl:2: not valid JSON"), ([], "questions.jsonl: has no questions$"),
+                                ([good, good, {**good, "choices": ["a", "b" * CONTEXT]}], "questions.jsonl:3: a choice has 49 tokens")]:
+            for ranks in [None, 2]:
+                self.assert_one_line(self.asks("bad", file=self.file(questions), ranks=ranks, code=DATA), said)
+        self.assert_one_line(self.asks("bad", file=self.path("none.jsonl"), code=DATA), "none.jsonl: cannot open")
+        self.assertFalse(os.path.exists(self.run_folder("bad")))
+
+    def test_all_ranks_must_have_the_same_questions(self):
+        parts = []
+        for rank, label in enumerate([0, 1]):
+            os.makedirs(self.path(f"rank{rank}"))
+            self.file([{**self.questions[0], "label": label}], f"rank{rank}/own.jsonl")
+            parts += [":", "-np", "1", "--wdir", self.path(f"rank{rank}"), tandem_program.TANDEM, "train", "--data.path", self.data, *MODEL,
+                      "--run.dir", self.path("runs"), "--run.name", "apart", "--run.device", "cpu", "--train.eval_choices", "own.jsonl"]
+        done = subprocess.run(["timeout", "-k", "5", "120", "mpirun", *parts[1:]], env=tandem_program.MPI_ENV, capture_output=True, text=True)
+        self.assert_one_line(self.check(done, DATA), "train.eval_choices = own.jsonl is not the same on all ranks: rank 1 differs")
+
+    def test_sums_that_are_not_finite_say_nothing(self):
+        self.asks("lost", "--model.kind", "gpt", "--optim.lr", "1e30", "--train.on_nonfinite", "skip", steps=5)
+        self.assertEqual(self.asked("lost"), {5: None})
+        self.assertIn("choices_acc", metrics(self.run_folder("lost"))[-1])
+
+    def test_where_a_run_looks_for_questions(self):
+        self.file(self.questions)  # two folders above that of the run
+        self.asks("above", file="questions.jsonl", cwd="/")
+        self.assertNotIn(None, self.asked("above").values())
+
+    def test_what_does_not_go_with_questions(self):
+        for settings, ranks, said in [
+                (["--dist.tensor", "2"], 2, "train.eval_choices = .*questions.jsonl is not possible with dist.tensor = 2"),
+                (["--train.eval_every", "0", "--checkpoint.at_end", "false"], None, "train.eval_choices = .* train.eval_every = 0 there are none"),
+                (["--train.eval_every", "21", "--checkpoint.at_end", "false"], None, "train.eval_choices = .* train.eval_every = 21 there are none")]:
+            self.assert_one_line(self.asks("refused", *settings, ranks=ranks, code=CONFIG), said)
+        images = self.train("refused", "--model.kind", "resnet", "--train.eval_choices", self.file(self.questions), data=self.images, code=CONFIG)
+        self.assert_one_line(images, "train.eval_choices = .* has no meaning with model.kind = resnet")
+        with open(self.path("short.txt"), "w") as out:
+            out.write(words(500))
+        self.check(run("prepare", "text", "--input", self.path("short.txt"), "--output", self.path("short.h5"), "--tokenizer", "bytes", "--val-fraction", "0"))
+        short = self.train("refused", *MODEL, "--train.eval_choices", self.file(self.questions), data=self.path("short.h5"), code=DATA)
+        self.assert_one_line(short, "the validation set is empty")
 
 
 if __name__ == "__main__":

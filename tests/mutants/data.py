@@ -181,6 +181,12 @@ MUTANTS = [
            "micro.positions.begin() + place_ + inputs, int32_t(place_ % length_));", ["inference.choices"]),
     Mutant("choices: acc_norm is acc", "src/inference/choice_evaluation.cpp", "by_byte[i] /= static_cast<double>(record.choices[i].size());",
            "by_byte[i] /= 1;", ["inference.choices"]),
+    Mutant("choices: a rank without a batch brings no weights", "src/inference/choices.cpp", "if (rank >= std::ssize(round_) && ",
+           "if (false && ", ["inference.choices Choices.test_a_run_on_any_ranks_stages_and_islands"]),
+    Mutant("choices: each island has its own sums", "src/inference/choices.cpp", "if (groups_.islands) {", "if (false) {",
+           ["inference.choices Choices.test_a_run_on_any_ranks_stages_and_islands"]),
+    Mutant("choices: ranks may have other questions", "src/inference/choice_evaluation.cpp", "std::to_string(hash.value())", "std::string()",
+           ["inference.choices Choices.test_all_ranks_must_have_the_same_questions"]),
     Mutant("choices: brackets are greedy", "src/inference/choice_record.cpp", 'text.find_first_of("]\\n", at + 1)', 'text.find_last_of("]")',
            ["inference.choices"]),
 ]

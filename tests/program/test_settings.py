@@ -188,6 +188,8 @@ ROWS = {
         Row(None, "2-3", gives(steps, [1, 2, 3, 4], [1, 4]), gives(figure("lr"), LR, LR), differs(weights),
             given="train.steps=4 optim.schedule=constant"),
         Row(None, "3-2", ends=(CONFIG, 'train.skip_batches = "3-2" must be steps, such as 7, 3-5 or 3-5,9'))],
+    "train.eval_choices": [Row(None, "questions.jsonl", gives(has_events("val/choices_acc"), [False], [True]), same(losses, val_losses, weights)),
+                           Row(None, "words.txt", ends=(DATA, "words.txt:1: not valid JSON"))],
     "kernels.attention": [Row("auto", "own", same(losses, weights)),
                           Row("auto", "cudnn", ends=(CONFIG, "kernels.attention = cudnn"))],
     "optim.kind": [Row("adamw", "sgd", gives(moments, {"m", "v"}, {"momentum"})),
@@ -292,6 +294,8 @@ class Settings(Workspace):
         cls.runs, cls.help = {}, cls.check(run("train", "--help")).stdout
         cls.defaults = dict(re.findall(r"^  --(\w+\.\w+) (\S+)", cls.help, re.MULTILINE))
         cls.make_digits()
+        with open("questions.jsonl", "w") as out:
+            out.write('{"prompt": "the", "choices": ["a", "old"], "label": 0}\n')
         same = [1] * 8, [7 * pixel % 256 for pixel in range(64)] * 8
         cls.prepare_images("same", {"train": same, "t10k": same})
         for name, seed, count, validated in [("words", 1, CHARACTERS, "0.1"), ("other", 2, CHARACTERS, "0.1"),
