@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant("tokens of skipped batches count", "src/report/run_log.cpp",
            "(step - skipped_batches_) * batch", "step * batch",
            ["report.run_log", "program.life_of_a_run Starts.test_lines_say_where_training_is"]),
-    Mutant("a start that was killed still runs", "src/report/run_log.cpp",
+    Mutant("a start that was killed still runs", "src/report/run_report.cpp",
            "      start.state = \"died\";\n", "",
            ["report.run_log", "program.life_of_a_run Starts.test_a_start_that_was_killed_is_in_the_report"]),
     Mutant("the first loss stays the best", "src/report/run_start.cpp", "*best <= loss", "true",
