@@ -31,10 +31,10 @@ namespace {
 // Caches the keys and values of earlier positions, so that a step computes only its rows.
 class CachingDecoder final : public Decoder {
  public:
-  CachingDecoder(Transformer& model, const Context& context, int64_t slots)
-      : context_(context), config_(model.config()), windows_(slots) {
+  CachingDecoder(Transformer& model, const Context& context, int64_t slots, int64_t window)
+      : context_(context), config_(model.config()), window_(window), windows_(slots) {
     const HeadLayout heads = config_.heads_here();
-    const Shape shape{slots, heads.kv_heads, config_.context, heads.width};
+    const Shape shape{slots, heads.kv_heads, window_, heads.width};
     for (int64_t i = 0; i < config_.layers; ++i) {
       cached_.caches.push_back(
           {context_.activation(shape, model.dtype()), context_.activation(shape, model.dtype())});
@@ -43,7 +43,7 @@ class CachingDecoder final : public Decoder {
   }
 
   int64_t slots() const override { return std::ssize(windows_); }
-  int64_t context() const override { return config_.context; }
+  int64_t context() const override { return window_; }
 
   Tensor step(std::span<const DecoderRow> rows) override {
     require(!rows.empty(), "Decoder::step: no rows");
@@ -101,6 +101,7 @@ class CachingDecoder final : public Decoder {
 
   Context context_;
   const TransformerConfig& config_;
+  int64_t window_;
   CachedRows cached_;
   std::vector<Block> blocks_;                  // the model's blocks, which use cached_
   std::vector<std::vector<int32_t>> windows_;  // by slot: tokens whose keys are cached
@@ -108,10 +109,13 @@ class CachingDecoder final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Decoder> Transformer::decoder(const Context& context, int64_t slots) {
+std::unique_ptr<Decoder> Transformer::decoder(const Context& context, int64_t slots,
+                                              int64_t window) {
   require(!context.tape && !context.training, "Transformer::decoder: a context of training");
-  require(slots > 0, "Transformer::decoder: no slots");
-  return std::make_unique<CachingDecoder>(*this, context, slots);
+  require(slots > 0 && window <= config_.context,
+          "Transformer::decoder: no slots, or a wide window");
+  return std::make_unique<CachingDecoder>(*this, context, slots,
+                                          window > 0 ? window : config_.context);
 }
 
 }  // namespace tandem

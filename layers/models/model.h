@@ -36,9 +36,12 @@ class Model {
   // Floating-point operations of forward and backward for one sample, where a multiply-add counts
   // as two. Recomputation does not count (model FLOPs: Chowdhery et al. 2022, appendix B).
   virtual double flops_per_sample() const = 0;
-  // Generates so many texts side by side with this model, in a context without a tape; null if the
-  // model cannot generate.
-  virtual std::unique_ptr<Decoder> decoder(const Context&, int64_t /*slots*/) { return nullptr; }
+  // Generates so many texts side by side with this model, in a context without a tape, each in a
+  // window of so many positions (0: the model's context, which is the most). Null if the model
+  // cannot generate.
+  virtual std::unique_ptr<Decoder> decoder(const Context&, int64_t /*slots*/, int64_t /*window*/) {
+    return nullptr;
+  }
 
  protected:
   // For constructors: appends the next block in forward order.

@@ -35,7 +35,7 @@ class Transformer final : public Classifier {
   // leaves half of it, and a window less.
   double flops_per_sample() const override;
 
-  std::unique_ptr<Decoder> decoder(const Context& context, int64_t slots) override;
+  std::unique_ptr<Decoder> decoder(const Context& context, int64_t slots, int64_t window) override;
   // The blocks for generating. Tokens [rows, 1] continue the sequences in the caches, and give the
   // logits [asked rows, columns]. The blocks refer to the model and to `cached`. Null: the blocks
   // for whole sequences.

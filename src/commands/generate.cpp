@@ -208,10 +208,7 @@ void generate(const Request& request, World& world) {
   const bool is_first = world.rank() == 0;
   agree(control, [&] {
     config = config_of(stored);
-    if (!config.model->reads_text()) {
-      fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
-                                  " writes no text; use a gpt or llama"));
-    }
+    require_text_model(config, checkpoint);
     require_cut(config, world.size());
     sizes.path = tokenizer_path(request.tokenizer, checkpoint, config);
     tokenizer = tokenizer_at(sizes.path);
@@ -229,11 +226,7 @@ void generate(const Request& request, World& world) {
   const auto began = std::chrono::steady_clock::now();
   const int64_t side_by_side =
       request.input.empty() ? std::min(request.batch, request.samples) : request.batch;
-  const std::unique_ptr<Decoder> decoder =
-      trained.model->decoder(trained.context(machine), side_by_side);
-  if (!decoder) {
-    fail(ExitCode::kConfig, str(checkpoint, ": a ", config.model.kind.name(), " has no decoder"));
-  }
+  const std::unique_ptr<Decoder> decoder = decoder_of(trained, machine, side_by_side);
   TextBatch batch(*decoder, machine.stream, tokenizer->vocab_size());
   Texts texts(request, batch, *tokenizer, is_first && !request.json && request.output.empty(),
               output ? &*output : nullptr);

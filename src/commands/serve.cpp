@@ -51,7 +51,8 @@ struct Request {
     options.add("port", port, "0: a free one", 0, 65535);
     options.add("batch", batch, "texts that are written side by side", 1, 1024);
     options.add("context", context,
-                "largest number of tokens of a prompt and its text; 0: the model's", 0, 1 << 24);
+                "window of a text, prompt included, which takes memory; 0: the model's", 0,
+                1 << 24);
     options.add("queue", queue, "requests that may wait; more are refused with 429", 1, 1 << 20);
     options.add("max-body-kb", max_body_kb, "largest body of a request", 1, 1 << 20);
     options.add("timeout-s", timeout_s, "longest time for an answer, then 504", 1, 86400);
@@ -81,11 +82,8 @@ void on_signal(int number) {
 void serve(const Request& request, World& world) {
   const StoredModel stored =
       resolve_model(world.control(), request.checkpoint, request.base, request.adapter);
-  Config config = config_of(stored);
-  if (!config.model->reads_text()) {
-    fail(ExitCode::kConfig, str(stored.checkpoint, ": model.kind = ", config.model.kind.name(),
-                                " writes no text; use a gpt or llama"));
-  }
+  const Config config = config_of(stored);
+  require_text_model(config, stored.checkpoint);
   DatasetInfo sizes{.kind = DatasetKind::kText};
   sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
   // Encodes requests on the server's thread; the other one decodes on this thread.
@@ -94,16 +92,17 @@ void serve(const Request& request, World& world) {
   sizes.vocab_size = encoder->vocab_size();
   const std::string form =
       request.form == "plain" ? chat_template_of(stored.checkpoint) : request.form;
-  const int64_t window = config.model->context();
-  if (request.context > window) {
+  const int64_t longest = config.model->context();
+  if (request.context > longest) {
     fail(ExitCode::kConfig,
-         str("--context ", request.context, " must be at most model.context = ", window));
+         str("--context ", request.context, " must be at most model.context = ", longest));
   }
+  const int64_t window = request.context > 0 ? request.context : longest;
   ServeMetrics metrics;
   TextService service(request.queue, metrics);
   Api api({.name = request.name.empty() ? folder_name(request.checkpoint) : request.name,
            .form = form,
-           .context = request.context > 0 ? request.context : window,
+           .context = window,
            .ends = end_tokens(form, stored.checkpoint, *encoder),
            .tokenizer = encoder.get()},
           service, metrics);
@@ -120,12 +119,7 @@ void serve(const Request& request, World& world) {
   Machine machine(request.run, {.tensor = 1, .backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
   const TrainedModel trained = load_trained_model(stored, sizes, dtype, machine, world.control());
-  const std::unique_ptr<Decoder> decoder =
-      trained.model->decoder(trained.context(machine), request.batch);
-  if (!decoder) {
-    fail(ExitCode::kConfig,
-         str(stored.checkpoint, ": a ", config.model.kind.name(), " has no decoder"));
-  }
+  const std::unique_ptr<Decoder> decoder = decoder_of(trained, machine, request.batch, window);
   TextBatch batch(*decoder, machine.stream, sizes.vocab_size);
   service.open();
   show("serving %s at http://%s:%d\n", stored.checkpoint.c_str(), request.host.c_str(),

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "src/core/error.h"
 #include "src/data/chat_template.h"
 #include "src/io/file.h"
 #include "src/weights/hugging_face/settings.h"
@@ -34,7 +35,12 @@ std::vector<int32_t> end_tokens(const std::string& form, const std::string& chec
     ends = {*tokenizer.end_of_text()};
   }
   if (form != "plain") {
-    ends.push_back(tokenizer.special_token(chat_end(form)).value());
+    const std::optional<int32_t> end = tokenizer.special_token(chat_end(form));
+    if (!end) {
+      fail(ExitCode::kConfig, str("the tokenizer has no special token ", chat_end(form), ", which ",
+                                  "ends an answer in the template ", form));
+    }
+    ends.push_back(*end);
   }
   return ends;
 }

@@ -15,7 +15,8 @@ namespace tandem {
 std::vector<int32_t> prompt_tokens(const std::string& form, const std::string& prompt,
                                    Tokenizer& tokenizer);
 
-// The tokens that end what the model of `checkpoint` writes.
+// The tokens that end what the model of `checkpoint` writes. Error kConfig if the tokenizer lacks
+// that of the template.
 std::vector<int32_t> end_tokens(const std::string& form, const std::string& checkpoint,
                                 const Tokenizer& tokenizer);
 

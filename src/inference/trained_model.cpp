@@ -35,4 +35,22 @@ TrainedModel load_trained_model(const StoredModel& stored, const DatasetInfo& da
   return trained;
 }
 
+void require_text_model(const Config& config, const std::string& checkpoint) {
+  if (!config.model->reads_text()) {
+    fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
+                                " writes no text; use a gpt or llama"));
+  }
+}
+
+std::unique_ptr<Decoder> decoder_of(const TrainedModel& trained, Machine& machine, int64_t slots,
+                                    int64_t window) {
+  std::unique_ptr<Decoder> decoder =
+      trained.model->decoder(trained.context(machine), slots, window);
+  if (!decoder) {
+    fail(ExitCode::kConfig,
+         str(trained.checkpoint, ": a ", trained.config.model.kind.name(), " has no decoder"));
+  }
+  return decoder;
+}
+
 }  // namespace tandem

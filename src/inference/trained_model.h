@@ -38,4 +38,11 @@ struct TrainedModel {
 TrainedModel load_trained_model(const StoredModel& stored, const DatasetInfo& data, DType dtype,
                                 Machine& machine, Control& control);
 
+// Throws Error(kConfig) for a model that does not read text.
+void require_text_model(const Config& config, const std::string& checkpoint);
+
+// The decoder of a model that reads text, as Model::decoder. Error kConfig if it has none.
+std::unique_ptr<Decoder> decoder_of(const TrainedModel& trained, Machine& machine, int64_t slots,
+                                    int64_t window = 0);
+
 }  // namespace tandem

@@ -6,19 +6,16 @@
 
 namespace tandem {
 
-bool TextService::submit(std::shared_ptr<TextClient> client, std::vector<TextRequest> texts) {
+void TextService::submit(std::shared_ptr<TextClient> client, std::vector<TextRequest> texts) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) {
-    client->fail(503, "the server takes no requests now");
-    return false;
+    return client->fail(503, "the server takes no requests now");
   }
   if (std::ssize(queue_) >= limit_) {
-    client->fail(429, "too many requests wait; try again later");
-    return false;
+    return client->fail(429, "too many requests wait; try again later");
   }
   queue_.push_back({std::move(client), std::move(texts)});
   came_.notify_one();
-  return true;
 }
 
 std::chrono::steady_clock::duration TextService::stalled() const {

@@ -34,9 +34,9 @@ class TextService {
   // At most `queue` requests wait.
   TextService(int64_t queue, ServeMetrics& metrics) : limit_(queue), metrics_(metrics) {}
 
-  // Any thread. Asks for the texts of one client, and says whether it was taken: not if the service
-  // is not ready (503) or so many wait already (429).
-  bool submit(std::shared_ptr<TextClient> client, std::vector<TextRequest> texts);
+  // Any thread. Asks for the texts of one client, which fails at once if the service is not ready
+  // (503) or so many wait already (429).
+  void submit(std::shared_ptr<TextClient> client, std::vector<TextRequest> texts);
 
   State state() const { return state_; }
   void open() { state_ = State::kReady; }  // run() follows at once

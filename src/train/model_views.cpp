@@ -81,7 +81,7 @@ bool ModelViews::samples_are_due(int64_t step) const {
 
 std::string ModelViews::text() {
   const std::unique_ptr<Decoder> decoder =
-      model_.decoder(training_.forward_context(machine_.scratch), 1);
+      model_.decoder(training_.forward_context(machine_.scratch), 1, 0);
   if (!decoder) {
     fail(ExitCode::kConfig,
          str("log.sample_every: a ", config_.model.kind.name(), " has no decoder; set it to 0"));

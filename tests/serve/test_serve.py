@@ -270,13 +270,14 @@ class Limits(Workspace):
         self.assertLess(server.metric("tandem_tokens_total"), 1000)  # not even the first text was written to its end
         self.assertEqual(server.end(), (0, ""))
 
-    def test_the_body_and_the_time(self):
-        server = Server(self.model, "--max-body-kb", "1", "--timeout-s", "1")
+    def test_the_body_the_window_and_the_time(self):
+        server = Server(self.model, "--max-body-kb", "1", "--timeout-s", "1", "--context", "1000")
+        self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1000})[0], 400)
         fits = json.dumps({"prompt": "a", "max_tokens": 1, "user": ""})
         fits = fits.replace('""', '"' + "u" * (1024 - len(fits)) + '"')
         self.assertEqual(server.ask("POST", "/v1/completions", fits)[0], 200)
         self.assertEqual(server.ask("POST", "/v1/completions", fits + " ")[0], 413)
-        status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1000, "n": 16})
+        status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 999, "n": 16})
         self.assertEqual(status, 504, text)
         server.wait_for("tandem_slots_in_use", 0)
         self.assertEqual(server.end(), (0, ""))
@@ -339,6 +340,9 @@ class Limits(Workspace):
         self.assert_one_line(self.check(run("serve", self.model, "--port", server.port), CONFIG), rf"127\.0\.0\.1.*{server.port}.*in use")
         self.assertEqual(server.end(), (0, ""))
         self.assert_one_line(self.check(run("serve", self.model, "--context", "1025"), CONFIG), "--context 1025 must be at most")
+        for command in ["serve", "generate"]:
+            refused = self.check(run(command, self.model, "--template", "chatml"), CONFIG)
+            self.assert_one_line(refused, r"the tokenizer has no special token <\|im_end\|>")
         self.assert_one_line(self.check(run("serve", self.model, "--host", "no.such.place"), CONFIG), "no.such.place")
 
 

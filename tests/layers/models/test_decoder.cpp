@@ -56,7 +56,7 @@ TEST(Decoder, StepsEqualTheWholeForwardPass) {
       config.norm_epsilon = 0.1;
       config.rope = {.theta = 500, .factor = 8, .original_context = 6};
       Generation run(config);
-      const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 2);
+      const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 2, 0);
       const std::vector<int32_t> tokens = some_tokens(100);
       const std::span<const int32_t> all(tokens);
       expect_close(values_of(decoder->prefill(1, all.first(prompt))),
@@ -76,7 +76,7 @@ TEST(Decoder, StepsEqualTheWholeForwardPass) {
 // Context 6: step 7 keeps the last 3 tokens, and the window grows again to 6.
 TEST(Decoder, WindowSlidesWhenTheContextIsFull) {
   Generation run(small(true));
-  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1, 0);
   const std::vector<int32_t> tokens = some_tokens(20);
   const std::span<const int32_t> all(tokens);
   decoder->prefill(0, all.first(1));
@@ -110,13 +110,13 @@ TEST(Decoder, LogitsDependOnTheOwnSequenceAlone) {
     std::vector<std::vector<double>> expected[4];
     omp_set_num_threads(1);
     for (int32_t s = 0; s < 4; ++s) {
-      const std::unique_ptr<Decoder> alone = model.decoder(test.context, 1);
+      const std::unique_ptr<Decoder> alone = model.decoder(test.context, 1, 0);
       for (int64_t n = 0; n < kTokens; ++n) {
         expected[s].push_back(values_of(alone->step(std::array{DecoderRow{0, token(s, n)}})));
       }
     }
     omp_set_num_threads(2);
-    const std::unique_ptr<Decoder> together = model.decoder(test.context, 4);
+    const std::unique_ptr<Decoder> together = model.decoder(test.context, 4, 0);
     int64_t read[4] = {};
     for (int64_t step = 0; step < kTokens; ++step) {
       std::vector<DecoderRow> rows;
@@ -141,7 +141,7 @@ TEST(Decoder, LogitsDependOnTheOwnSequenceAlone) {
 
 TEST(Decoder, RowsThatCannotBe) {
   Generation run(small(true));
-  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 2);
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 2, 0);
   EXPECT_THROW(decoder->step({}), Error);
   EXPECT_THROW(decoder->step(rows_of(2, std::array{1})), std::out_of_range);
   EXPECT_THROW(decoder->step(rows_of(0, std::array{-1})), Error);
@@ -153,15 +153,27 @@ TEST(Decoder, RowsThatCannotBe) {
 // Rows of a prompt's piece that ask for nothing.
 TEST(Decoder, NoLogits) {
   Generation run(small(true));
-  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1, 0);
   EXPECT_EQ(decoder->step(std::array{DecoderRow{0, 3, false}}).elements(), 0);
   const std::vector<int32_t> tokens = {3, 5};
   expect_close(values_of(decoder->step(std::array{DecoderRow{0, 5}})), run.last_logits(tokens));
 }
 
+// A window narrower than the context slides like a context of its own.
+TEST(Decoder, NarrowWindow) {
+  Generation run(small(true));
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1, 4);
+  const std::vector<int32_t> tokens = some_tokens(7);
+  const std::span<const int32_t> all(tokens);
+  EXPECT_EQ(decoder->context(), 4);
+  expect_close(values_of(decoder->prefill(0, all.first(6))), run.last_logits(all.subspan(2, 4)));
+  expect_close(values_of(decoder->step(rows_of(0, all.last(1)))), run.last_logits(all.last(2)));
+  EXPECT_THROW(run.model.decoder(run.test.context, 1, 7), Error);
+}
+
 TEST(Decoder, PrefillStartsAnewAndKeepsTheLastTokens) {
   Generation run(small(false));
-  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1, 0);
   const std::vector<int32_t> tokens = some_tokens(20);
   const std::span<const int32_t> all(tokens);
   decoder->prefill(0, all.first(4));
@@ -175,7 +187,7 @@ TEST(Decoder, ContextOfOne) {
   TransformerConfig config = small(false);
   config.context = 1;
   Generation run(config);
-  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1, 0);
   const std::vector<int32_t> tokens = {3, 5};
   decoder->prefill(0, std::span(tokens).first(1));
   expect_close(values_of(decoder->step(rows_of(0, std::span(tokens).last(1)))),
