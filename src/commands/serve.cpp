@@ -86,7 +86,7 @@ void serve(const Request& request, World& world) {
   require_text_model(config, stored.checkpoint);
   DatasetInfo sizes{.kind = DatasetKind::kText};
   sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
-  // Encodes requests on the server's thread; the other one decodes on this thread.
+  // One encodes requests, on the API's thread; the other one decodes on this thread.
   const std::unique_ptr<Tokenizer> encoder = tokenizer_at(sizes.path),
                                    decoder_tokens = tokenizer_at(sizes.path);
   sizes.vocab_size = encoder->vocab_size();
@@ -109,8 +109,8 @@ void serve(const Request& request, World& world) {
   HttpServer server(
       request.host, static_cast<int>(request.port),
       {.body_bytes = request.max_body_kb << 10, .answer = std::chrono::seconds(request.timeout_s)},
-      [&](const HttpRequest& asked, const std::shared_ptr<HttpAnswer>& answer) {
-        api.handle(asked, answer);
+      [&](HttpRequest asked, const std::shared_ptr<HttpAnswer>& answer) {
+        api.handle(std::move(asked), answer);
       },
       Api::error, [&](int status) { metrics.count_answer(status); });
   std::signal(SIGTERM, on_signal);

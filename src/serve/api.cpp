@@ -1,6 +1,8 @@
 #include "src/serve/api.h"
 
+#include <map>
 #include <random>
+#include <set>
 
 #include "src/core/error.h"
 #include "src/inference/prompt.h"
@@ -11,6 +13,13 @@ namespace tandem {
 namespace {
 
 constexpr std::chrono::seconds kLongestStep{10};
+constexpr const char* kNothing = "there is nothing at this path";
+
+using Read = AskedTexts (*)(const std::string&, const ServedModel&);
+const std::map<std::string, Read> kTexts = {{"/invocations", invocation_request},
+                                            {"/v1/completions", completion_request},
+                                            {"/v1/chat/completions", chat_request}};
+const std::set<std::string> kReads = {"/ping", "/metrics", "/v1/models"};
 
 const char* type_of(int status) {
   return status == 429   ? "rate_limit_error"
@@ -36,42 +45,73 @@ bool Api::is_well() const {
   return service_.state() == TextService::State::kReady && service_.stalled() < kLongestStep;
 }
 
-void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
-  using Read = AskedTexts (*)(const std::string&, const ServedModel&);
-  static const std::map<std::string, Read> kTexts = {{"/invocations", invocation_request},
-                                                     {"/v1/completions", completion_request},
-                                                     {"/v1/chat/completions", chat_request}};
+Api::Api(ServedModel model, TextService& service, ServeMetrics& metrics)
+    : model_(std::move(model)),
+      service_(service),
+      metrics_(metrics),
+      reader_([this](const std::stop_token& stop) { read_posts(stop); }) {}
+
+void Api::handle(HttpRequest request, const std::shared_ptr<HttpAnswer>& answer) {
+  if (request.method == "GET") {
+    return get(request, *answer);
+  }
+  if (request.method != "POST") {
+    return answer->send(405, "application/json", error(405, "all paths take GET or POST"));
+  }
+  const std::lock_guard lock(mutex_);
+  posts_.push_back({std::move(request), answer});
+  came_.notify_one();
+}
+
+void Api::get(const HttpRequest& request, HttpAnswer& answer) const {
+  if (request.path == "/ping") {
+    return answer.send(is_well() ? 200 : 503, "text/plain", "");
+  }
+  if (request.path == "/metrics") {
+    return answer.send(200, "text/plain; version=0.0.4", metrics_.text());
+  }
+  if (request.path == "/v1/models") {
+    const nlohmann::ordered_json model = {
+        {"id", model_.name}, {"object", "model"}, {"created", 0}, {"owned_by", "tandem"}};
+    return answer.send(200, "application/json",
+                       dumped({{"object", "list"}, {"data", nlohmann::json::array({model})}}));
+  }
+  const int status = kTexts.contains(request.path) ? 405 : 404;
+  answer.send(status, "application/json",
+              error(status, status == 405 ? "this path takes POST" : kNothing));
+}
+
+void Api::read_posts(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (came_.wait(lock, stop, [&] { return !posts_.empty(); })) {
+    const Post next = std::move(posts_.front());
+    posts_.pop_front();
+    lock.unlock();
+    if (!next.answer->is_gone()) {
+      post(next);
+    }
+    lock.lock();
+  }
+}
+
+void Api::post(const Post& post) {
   try {
-    const auto texts = kTexts.find(request.path);
-    const bool is_read =
-        request.path == "/ping" || request.path == "/metrics" || request.path == "/v1/models";
-    if (!is_read && texts == kTexts.end()) {
-      throw RequestError(404, "there is nothing at this path");
+    const auto texts = kTexts.find(post.request.path);
+    if (texts == kTexts.end()) {
+      throw RequestError(kReads.contains(post.request.path) ? 405 : 404,
+                         kReads.contains(post.request.path) ? "this path takes GET" : kNothing);
     }
-    if (is_read ? request.method != "GET" : request.method != "POST") {
-      throw RequestError(405, is_read ? "this path takes GET" : "this path takes POST");
-    }
-    if (request.path == "/ping") {
-      return answer->send(is_well() ? 200 : 503, "text/plain", "");
-    }
-    if (request.path == "/metrics") {
-      return answer->send(200, "text/plain; version=0.0.4", metrics_.text());
-    }
-    if (request.path == "/v1/models") {
-      const nlohmann::ordered_json model = {
-          {"id", model_.name}, {"object", "model"}, {"created", 0}, {"owned_by", "tandem"}};
-      return answer->send(200, "application/json",
-                          dumped({{"object", "list"}, {"data", nlohmann::json::array({model})}}));
-    }
-    if (!is_json(request.content_type)) {
+    if (!is_json(post.request.content_type)) {
       throw RequestError(415, "this path takes application/json");
     }
-    AskedTexts asked = texts->second(request.body, model_);
-    service_.submit(std::make_shared<TextAnswer>(answer, std::move(asked.form),
+    AskedTexts asked = texts->second(post.request.body, model_);
+    service_.submit(std::make_shared<TextAnswer>(post.answer, std::move(asked.form),
                                                  std::move(asked.texts), asked.streams),
                     std::move(asked.requests));
   } catch (const RequestError& refused) {
-    answer->send(refused.status, "application/json", error(refused.status, refused.what()));
+    post.answer->send(refused.status, "application/json", error(refused.status, refused.what()));
+  } catch (const std::exception& failed) {
+    post.answer->send(500, "application/json", error(500, failed.what()));
   }
 }
 

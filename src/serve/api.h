@@ -1,6 +1,11 @@
 // What `tandem serve` answers: SageMaker's contract, and OpenAI's completions.
 #pragma once
 
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
 #include "src/data/tokenizer.h"
 #include "src/serve/http/http_server.h"
 #include "src/serve/text_answer.h"
@@ -14,7 +19,7 @@ struct ServedModel {
   std::string form;                // the chat template of its conversations; "plain": it has none
   int64_t context = 0;             // positions of a window
   std::vector<int32_t> ends;       // tokens that end a text
-  Tokenizer* tokenizer = nullptr;  // of the thread that calls handle()
+  Tokenizer* tokenizer = nullptr;  // nobody else uses it
 };
 
 //   GET  /ping                 200 while texts can be asked for, 503 otherwise
@@ -24,20 +29,31 @@ struct ServedModel {
 // Parameters that are not known, and values that are out of range, are 400 with their name.
 class Api {
  public:
-  Api(ServedModel model, TextService& service, ServeMetrics& metrics)
-      : model_(std::move(model)), service_(service), metrics_(metrics) {}
+  Api(ServedModel model, TextService& service, ServeMetrics& metrics);
 
-  void handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer);
+  // Does not block: a long prompt becomes tokens on a thread of its own.
+  void handle(HttpRequest request, const std::shared_ptr<HttpAnswer>& answer);
 
   // The body of an error that no handler made.
   static std::string error(int status, const std::string& why);
 
  private:
+  struct Post {
+    HttpRequest request;
+    std::shared_ptr<HttpAnswer> answer;
+  };
   bool is_well() const;
+  void get(const HttpRequest& request, HttpAnswer& answer) const;
+  void post(const Post& post);
+  void read_posts(const std::stop_token& stop);
 
   ServedModel model_;
   TextService& service_;
   ServeMetrics& metrics_;
+  std::mutex mutex_;
+  std::condition_variable_any came_;
+  std::deque<Post> posts_;  // guarded by mutex_
+  std::jthread reader_;
 };
 
 // The texts that a request asks for, with their answer.

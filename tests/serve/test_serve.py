@@ -181,6 +181,7 @@ class Serving(Workspace):
         self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": "text/html"})[0], 415)
         self.assertEqual(self.server.ask("GET", "/v1/completions")[0], 405)
         self.assertEqual(self.server.ask("POST", "/ping")[0], 405)
+        self.assertEqual(self.server.ask("DELETE", "/ping")[0], 405)
         self.assertEqual(self.server.ask("GET", "/nothing")[0], 404)
         self.assertEqual(json.loads(self.server.ask("GET", "/v1/models")[1])["data"][0]["id"], "model")
 
