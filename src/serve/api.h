@@ -18,7 +18,7 @@ struct ServedModel {
   std::string name;                // in /v1/models
   std::string form;                // the chat template of its conversations; "plain": it has none
   int64_t context = 0;             // positions of a window
-  std::vector<int32_t> ends;       // tokens that end a text
+  std::vector<int32_t> ends{};     // tokens that end a text
   Tokenizer* tokenizer = nullptr;  // nobody else uses it
 };
 
