@@ -1,17 +1,24 @@
 #include "src/inference/text_writer.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
 
 namespace tandem {
 
 TextWriter::TextWriter(TextRequest request, const Tokenizer& tokenizer)
     : request_(std::move(request)),
+      tokenizer_(tokenizer),
       sampler_(request_.sampling, request_.number),
       decoder_(tokenizer, request_.is_beginning) {}
 
 void TextWriter::next(std::span<const float> logits) {
   last_ = sampler_.pick(logits);
   ++tokens_;
+  if (request_.likeliest >= 0) {
+    tell(logits);
+  }
   const bool is_end = std::ranges::count(request_.ends, last_) > 0 || !push(decoder_.push(last_));
   is_cut_ = !is_end && tokens_ == request_.tokens;
   has_ended_ = is_end || is_cut_;
@@ -19,6 +26,26 @@ void TextWriter::next(std::span<const float> logits) {
     push(decoder_.finish());
     release(held_.size());
   }
+}
+
+void TextWriter::tell(std::span<const float> logits) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto top = order.begin() + std::min(request_.likeliest, std::ssize(order));
+  std::ranges::partial_sort(order, top, [&](int32_t a, int32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  });
+  const double largest = *std::ranges::max_element(logits);
+  double total = 0;
+  for (const float logit : logits) {
+    total += std::exp(logit - largest);
+  }
+  const auto likely = [&](int32_t token) {
+    return ChosenToken::Likely{tokenizer_.decode(std::array{token}),
+                               logits[token] - largest - std::log(total)};
+  };
+  chosen_.push_back({likely(last_), {}});
+  std::transform(order.begin(), top, std::back_inserter(chosen_.back().likeliest), likely);
 }
 
 // False when a stop text was reached.

@@ -16,7 +16,18 @@ struct TextRequest {
   int64_t tokens = 200;              // the most to write
   SamplingOptions sampling{};
   uint64_t number = 0;       // of the texts with one seed
+  int64_t likeliest = -1;    // how many tokens to tell of beside each chosen one; below 0: of none
   bool is_beginning = true;  // nothing stands before the text, as StreamDecoder says
+};
+
+// A token that was chosen.
+struct ChosenToken {
+  struct Likely {
+    std::string text;  // of the token
+    double logprob;    // natural logarithm of what the model gives it, before any temperature
+  };
+  Likely chosen;
+  std::vector<Likely> likeliest;  // in falling order
 };
 
 class TextWriter {
@@ -33,15 +44,20 @@ class TextWriter {
   bool is_cut() const { return is_cut_; }  // it ended because it has so many tokens
   // The text since the last call. What may be the beginning of a stop text is held back.
   std::string take() { return std::exchange(ready_, {}); }
+  // The tokens since the last call, if the request wants to know.
+  std::vector<ChosenToken> take_tokens() { return std::exchange(chosen_, {}); }
 
  private:
   bool push(const std::string& text);
   void release(size_t count);
+  void tell(std::span<const float> logits);
 
   TextRequest request_;
+  const Tokenizer& tokenizer_;
   TokenSampler sampler_;
   StreamDecoder decoder_;
   std::string held_, ready_;
+  std::vector<ChosenToken> chosen_;
   int32_t last_ = 0;
   int64_t tokens_ = 0;
   bool has_ended_ = false, is_cut_ = false;

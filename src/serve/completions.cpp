@@ -12,7 +12,7 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kUsualTokens = 16, kMostTexts = 128;
+constexpr int64_t kUsualTokens = 16, kMostTexts = 128, kMostLikeliest = 5;
 
 class Completion final : public AnswerForm {
  public:
@@ -35,7 +35,7 @@ class Completion final : public AnswerForm {
       } else {
         choice["text"] = texts[i].text;
       }
-      choice["logprobs"] = nullptr;
+      choice["logprobs"] = logprobs(texts[i]);
       choice["finish_reason"] = texts[i].finish_reason();
       choices.push_back(std::move(choice));
     }
@@ -54,7 +54,7 @@ class Completion final : public AnswerForm {
     } else {
       choice["text"] = piece;
     }
-    choice["logprobs"] = nullptr;
+    choice["logprobs"] = logprobs(text);
     choice["finish_reason"] = nullptr;
     if (text.has_ended) {
       choice["finish_reason"] = text.finish_reason();
@@ -72,6 +72,26 @@ class Completion final : public AnswerForm {
   }
 
  private:
+  static nlohmann::ordered_json logprobs(const WrittenText& text) {
+    if (text.chosen.empty()) {
+      return nullptr;
+    }
+    nlohmann::ordered_json all = {
+        {"text_offset", {}}, {"token_logprobs", {}}, {"tokens", {}}, {"top_logprobs", {}}};
+    int64_t offset = text.offset;
+    for (const auto& [chosen, likeliest] : text.chosen) {
+      nlohmann::ordered_json top = nlohmann::json::object();
+      for (const ChosenToken::Likely& likely : likeliest) {
+        top[likely.text] = likely.logprob;
+      }
+      all["text_offset"].push_back(offset);
+      all["token_logprobs"].push_back(chosen.logprob);
+      all["tokens"].push_back(chosen.text);
+      all["top_logprobs"].push_back(std::move(top));
+      offset += characters(chosen.text);
+    }
+    return all;
+  }
   const char* chunk() const { return is_chat_ ? "chat.completion.chunk" : "text_completion"; }
   nlohmann::ordered_json head(const char* object, nlohmann::ordered_json choices) const {
     return {{"id", id_},
@@ -164,6 +184,7 @@ AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, boo
                                    .top_k = fields.integer("top_k", 0, 0),
                                    .top_p = fields.number("top_p", 1, 1e-6, 1),
                                    .seed = seed_of(fields.integer("seed", -1, 0))}};
+  request.likeliest = is_chat ? -1 : fields.integer("logprobs", -1, 0, kMostLikeliest);
   const int64_t wanted = fields.integer("max_tokens", 0, 1);
   const bool echoes = !is_chat && fields.flag("echo", false);
   int64_t read = 0;

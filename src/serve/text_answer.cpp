@@ -1,5 +1,7 @@
 #include "src/serve/text_answer.h"
 
+#include <algorithm>
+
 namespace tandem {
 
 std::string dumped(const nlohmann::ordered_json& json) {
@@ -10,6 +12,10 @@ std::string server_sent(const nlohmann::ordered_json& event) {
   return "data: " + dumped(event) + "\n\n";
 }
 
+int64_t characters(std::string_view text) {
+  return std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
 void TextAnswer::on_token(size_t index, TextWriter& writer) {
   if (is_over_) {
     return;
@@ -18,8 +24,10 @@ void TextAnswer::on_token(size_t index, TextWriter& writer) {
   std::string piece = writer.take();
   text.text += piece;
   if (text.tokens == 0) {
+    text.offset = characters(text.text) - characters(piece);
     piece = text.text;
   }
+  std::ranges::move(writer.take_tokens(), std::back_inserter(text.chosen));
   text.tokens = writer.tokens();
   text.has_ended = writer.has_ended();
   text.is_cut = writer.is_cut();
@@ -30,6 +38,9 @@ void TextAnswer::on_token(size_t index, TextWriter& writer) {
     }
     if (const auto event = form_->event(index, text, piece, writer.last()); !event.is_null()) {
       answer_->write(server_sent(event));
+      for (const ChosenToken& told : std::exchange(text.chosen, {})) {
+        text.offset += characters(told.chosen.text);
+      }
     }
   }
   if (ended_ < texts_.size()) {

@@ -10,7 +10,9 @@ namespace tandem {
 
 // A text of an answer, as far as it is written.
 struct WrittenText {
-  std::string text{};  // begins with what is shown of the prompt
+  std::string text{};                 // begins with what is shown of the prompt
+  std::vector<ChosenToken> chosen{};  // those that no event told of
+  int64_t offset = 0;                 // characters before their texts
   int64_t tokens = 0;
   bool has_ended = false, is_cut = false;
   const char* finish_reason() const { return is_cut ? "length" : "stop"; }
@@ -22,7 +24,8 @@ class AnswerForm {
   virtual ~AnswerForm() = default;
   virtual std::string error(int status, const std::string& why) const = 0;
   virtual nlohmann::ordered_json whole(const std::vector<WrittenText>& texts) const = 0;
-  // The event of `piece`, which is new at the end of the text with this index; null: none.
+  // The event of `piece`, which is new at the end of the text with this index, and of text.chosen;
+  // null: none.
   virtual nlohmann::ordered_json event(size_t index, const WrittenText& text,
                                        const std::string& piece, int32_t token) const = 0;
   // Events after the last text's.
@@ -32,6 +35,7 @@ class AnswerForm {
 // Text as JSON; bytes that are no UTF-8 are replaced.
 std::string dumped(const nlohmann::ordered_json& json);
 std::string server_sent(const nlohmann::ordered_json& event);
+int64_t characters(std::string_view text);  // of UTF-8
 
 class TextAnswer final : public TextClient {
  public:

@@ -48,6 +48,8 @@ class Clients(Workspace):
         text = self.check(run("generate", self.model, "--prompt", "the", "--tokens", "20", "--temperature", "0")).stdout[:-1]
         self.assertEqual(whole.choices[0].text, text)
         self.assertEqual(whole.usage.completion_tokens, 20)
+        told = self.client.completions.create(**asked, logprobs=2).choices[0].logprobs
+        self.assertEqual([len(each) for each in [told.tokens, told.token_logprobs, told.text_offset, told.top_logprobs]], [20] * 4)
         pieces = list(self.client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
         self.assertEqual("".join(piece.choices[0].text for piece in pieces[:-1]), text)
         self.assertEqual(pieces[-1].usage, whole.usage)

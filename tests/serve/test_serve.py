@@ -3,9 +3,11 @@
 import concurrent.futures
 import http.client
 import json
+import math
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -15,9 +17,9 @@ TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "interop")]
 import sft_files
 import tandem_program
-from tandem_program import CONFIG, MPI_ENV, Workspace, run
+from tandem_program import CONFIG, MPI_ENV, Workspace, run, words
 
-CONTEXT = 64
+CONTEXT, COLUMNS = 64, 32
 DEADLINE = 60  # seconds that nothing here takes, but on a machine that hangs
 
 
@@ -74,7 +76,7 @@ class Serving(Workspace):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.train(cls, "model", "--train.steps", "60", "--model.context", CONTEXT, "--train.precision", "bf16")
+        cls.train(cls, "model", "--train.steps", "60", "--model.context", CONTEXT, "--model.vocab", COLUMNS, "--train.precision", "bf16")
         cls.model = os.path.join(cls.path("runs"), "model")
         cls.server = Server(cls.model, "--batch", "5")
 
@@ -141,6 +143,30 @@ class Serving(Workspace):
             own = [chunk["choices"][0] for chunk in map(json.loads, chunks) if chunk["choices"][0]["index"] == choice["index"]]
             self.assertEqual("".join(each["text"] for each in own), choice["text"])
             self.assertEqual([each["finish_reason"] for each in own], [None] * (len(own) - 1) + ["length"])
+
+    def test_logprobs(self):
+        """Against the logits of a whole forward pass, whose attention adds in another order: 1e-4 of logits of order one is far above."""
+        request = {"prompt": "the old ", "max_tokens": 6, "temperature": 1.3, "seed": 2, "logprobs": 3, "echo": True}
+        choice, = self.server.complete(**request)["choices"]
+        told, characters = choice["logprobs"], sorted(set(words(3000)))
+        self.assertEqual("".join(told["tokens"]), choice["text"][8:])
+        self.assertEqual(told["text_offset"], list(range(8, 14)))
+        for i, (chosen, logprob, top) in enumerate(zip(told["tokens"], told["token_logprobs"], told["top_logprobs"])):
+            ids = [characters.index(letter) for letter in choice["text"][:8 + i]]
+            done = subprocess.run([os.path.join(os.path.dirname(tandem_program.TANDEM), "tandem_interop"), "logits", self.model, *map(str, ids)],
+                                  stdout=subprocess.PIPE, check=True)
+            logits = struct.unpack(f"<{COLUMNS * len(ids)}f", done.stdout)[-COLUMNS:][:len(characters)]
+            total = math.log(sum(map(math.exp, logits)))
+            expected = sorted(((logit - total, letter) for logit, letter in zip(logits, characters)), reverse=True)
+            self.assertEqual(list(top), [letter for _, letter in expected[:3]])
+            for value, letter in expected:
+                for found in [top.get(letter)] + [logprob] * (letter == chosen):
+                    self.assertAlmostEqual(found or value, value, delta=1e-4)
+        chunks = [json.loads(event)["choices"][0] for event in events(self.server.ask("POST", "/v1/completions", {**request, "stream": True})[1])[:-1]]
+        for name in told:
+            self.assertEqual([each for chunk in chunks for each in chunk["logprobs"][name]], told[name])
+        self.refused(400, "'logprobs' must be a whole number from 0 to 5", prompt="a", logprobs=6)
+        self.assertEqual(self.server.complete(prompt="a", max_tokens=1, logprobs=0)["choices"][0]["logprobs"]["top_logprobs"], [{}])
 
     def test_sagemaker(self):
         self.assertEqual(self.server.ask("GET", "/ping"), (200, ""))
