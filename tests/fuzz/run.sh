@@ -27,7 +27,7 @@ export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=quarantine_size_mb=4:detect
 # The lines of the target's sources, which its first line names, that these folders of inputs execute, in percent.
 lines_covered() {
   local program=$build/fuzz_$1 sources
-  read -ra sources < <(sed -n '1s/^[^:]*: //p' "tests/fuzz/fuzz_$1.cpp")
+  read -ra sources < <(sed -n '1s/^[^:]*: //p' "tests/fuzz/targets/fuzz_$1.cpp")
   LLVM_PROFILE_FILE=$work/profraw "$program" -runs=0 -artifact_prefix="$work/" "${@:2}" >/dev/null 2>&1 || { echo -; return; }
   "$llvm/llvm-profdata" merge -o "$work/profile" "$work/profraw"
   "$llvm/llvm-cov" report "$program" -instr-profile="$work/profile" -sources "${sources[@]}" |
