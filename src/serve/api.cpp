@@ -12,7 +12,6 @@ namespace tandem {
 
 namespace {
 
-constexpr std::chrono::seconds kLongestStep{10};
 constexpr const char* kNothing = "there is nothing at this path";
 
 using Read = AskedTexts (*)(const std::string&, const ServedModel&);
@@ -42,7 +41,7 @@ std::string Api::error(int status, const std::string& why) {
 }
 
 bool Api::is_well() const {
-  return service_.state() == TextService::State::kReady && service_.stalled() < kLongestStep;
+  return service_.state() == TextService::State::kReady && service_.stalled() < model_.longest_step;
 }
 
 Api::Api(ServedModel model, TextService& service, ServeMetrics& metrics)

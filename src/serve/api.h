@@ -1,6 +1,7 @@
 // What `tandem serve` answers: SageMaker's contract, and OpenAI's completions.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -20,6 +21,7 @@ struct ServedModel {
   int64_t context = 0;             // positions of a window
   std::vector<int32_t> ends{};     // tokens that end a text
   Tokenizer* tokenizer = nullptr;  // nobody else uses it
+  std::chrono::milliseconds longest_step{10000};  // of the model; then /ping says 503
 };
 
 //   GET  /ping                 200 while texts can be asked for, 503 otherwise

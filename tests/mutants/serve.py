@@ -24,6 +24,8 @@ MUTANTS = [
     Mutant("serve: grace has no end", SERVICE, "end = Clock::now() + grace;", "end = Clock::now() + grace + std::chrono::hours(1);", [TESTS + "Limits.test_does_not_wait_longer_than_its_grace"]),
     Mutant("serve: it is well while it ends", "src/serve/api.cpp", "service_.state() == TextService::State::kReady", "true",
            [TESTS + "Limits.test_ends_when_asked_to"]),
+    Mutant("serve: it is well while a step hangs", "src/serve/api.cpp", " && service_.stalled() < model_.longest_step;", ";", ["serve.api"]),
+    Mutant("serve: those who wait do not hear that the model failed", SERVICE, 'fail_all(500, "the model failed");', "", ["serve.api"]),
     Mutant("serve: a stream begins without the prompt that it echoes", ANSWER, "piece = text.text;", "", [TESTS + "Serving.test_streams"]),
     Mutant("serve: a text that is cut says that it stopped", "src/serve/text_answer.h", 'is_cut ? "length" : "stop"', '"stop"',
            [TESTS + "Serving.test_completions"]),

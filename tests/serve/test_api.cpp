@@ -1,0 +1,148 @@
+// What clients are told while the model loads, hangs, ends and fails.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <latch>
+
+#include "src/core/error.h"
+#include "src/serve/api.h"
+#include "tests/support/harness.h"
+
+namespace tandem::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Keeps a whole answer.
+class KeptAnswer final : public HttpAnswer {
+ public:
+  void send(int status, std::string, std::string body, HttpHeaders) override {
+    sent_.set_value({status, std::move(body)});
+  }
+  void begin(int, std::string, HttpHeaders) override {}
+  void write(std::string) override {}
+  void end() override {}
+  bool is_gone() const override { return false; }
+  std::pair<int, std::string> wait() { return sent_.get_future().get(); }
+
+ private:
+  std::promise<std::pair<int, std::string>> sent_;
+};
+
+// Writes "b" after "b"; a step waits until it may go on.
+class HeldDecoder final : public Decoder {
+ public:
+  explicit HeldDecoder(bool fails) : fails_(fails) {}
+  int64_t slots() const override { return 2; }
+  int64_t context() const override { return 8; }
+  int64_t length(int32_t) const override { return 0; }
+  void clear(int32_t) override {}
+  Tensor step(std::span<const DecoderRow> rows) override {
+    steps_.fetch_add(1);
+    steps_.notify_all();
+    if (steps_ == 1) {
+      go_on.wait();
+    }
+    if (fails_) {
+      throw std::runtime_error("broken");
+    }
+    const int64_t asked = std::ranges::count_if(rows, &DecoderRow::is_asked);
+    const Tensor logits =
+        Tensor::empty(test_memory(), {asked, 256}, DType::kF32, MemoryClass::kData);
+    for (int64_t i = 0; i < logits.elements(); ++i) {
+      logits.data<float>()[i] = i % 256 == 'b' ? 1.0F : 0.0F;
+    }
+    return logits;
+  }
+  void wait_for_a_step() const { steps_.wait(0); }
+  std::latch go_on{1};
+
+ private:
+  bool fails_;
+  std::atomic<int> steps_ = 0;
+};
+
+struct Endpoint {
+  explicit Endpoint(bool fails = false) : decoder(fails), batch(decoder, test_stream(), 256) {}
+  std::shared_ptr<KeptAnswer> ask(const std::string& method, const std::string& path,
+                                  const std::string& body = "") {
+    auto answer = std::make_shared<KeptAnswer>();
+    api.handle({.method = method,
+                .path = path,
+                .query = "",
+                .content_type = "",
+                .accept = "",
+                .body = body},
+               answer);
+    return answer;
+  }
+  std::shared_ptr<KeptAnswer> ask_for_text() {
+    return ask("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 3, "temperature": 0})");
+  }
+  int ping() { return ask("GET", "/ping")->wait().first; }
+  // Runs the service on a thread of its own.
+  std::future<void> run() {
+    service.open();
+    return std::async(std::launch::async, [this] {
+      service.run(
+          batch, *decoding, [this] { return stops.load(); }, 10min);
+    });
+  }
+
+  std::unique_ptr<Tokenizer> encoding = make_bytes_tokenizer(), decoding = make_bytes_tokenizer();
+  HeldDecoder decoder;
+  TextBatch batch;
+  ServeMetrics metrics;
+  TextService service{1, metrics};
+  std::atomic<bool> stops = false;
+  Api api{{.name = "model",
+           .form = "plain",
+           .context = 8,
+           .tokenizer = encoding.get(),
+           .longest_step = 0ms},
+          service,
+          metrics};
+};
+
+TEST(Api, IsNotWellWhileTheModelLoadsHangsOrEnds) {
+  Endpoint endpoint;
+  EXPECT_EQ(endpoint.ping(), 503);
+  EXPECT_EQ(endpoint.ask_for_text()->wait().first, 503);
+  std::future<void> running = endpoint.run();
+  EXPECT_EQ(endpoint.service.stalled(), 0ns);
+  const auto text = endpoint.ask_for_text();
+  endpoint.decoder.wait_for_a_step();
+  EXPECT_GT(endpoint.service.stalled(), 0ns);
+  EXPECT_EQ(endpoint.ping(), 503);
+  const auto waiting = endpoint.ask_for_text();
+  endpoint.stops = true;
+  endpoint.decoder.go_on.count_down();
+  const auto [status, body] = text->wait();
+  EXPECT_EQ(status, 200);
+  EXPECT_NE(body.find(R"("text":"bbb")"), std::string::npos) << body;
+  EXPECT_EQ(waiting->wait().first, 503);
+  running.get();
+  EXPECT_EQ(endpoint.ping(), 503);
+  EXPECT_NE(endpoint.metrics.text().find("tandem_tokens_total 3\n"), std::string::npos);
+}
+
+TEST(Api, AModelThatFailsIsSaidToAll) {
+  Endpoint endpoint(true);
+  std::future<void> running = endpoint.run();
+  const auto text = endpoint.ask_for_text();
+  endpoint.decoder.wait_for_a_step();
+  endpoint.decoder.go_on.count_down();
+  EXPECT_EQ(text->wait().first, 500);
+  try {
+    running.get();
+    FAIL() << "the service goes on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInternal);
+    EXPECT_STREQ(error.what(), "a step of the model failed: broken");
+  }
+  EXPECT_EQ(endpoint.ping(), 503);
+}
+
+}  // namespace
+}  // namespace tandem::testing
