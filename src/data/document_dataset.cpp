@@ -86,7 +86,7 @@ void DocumentDataset::read_window(Split split, int64_t window, int64_t row,
   const int64_t context = windows_.context;
   int64_t place = 0;  // in the window
   const Part& part = of(split);
-  for (const Piece& piece : part.packing.window(window)) {
+  for (const PackedPiece& piece : part.packing.window(window)) {
     tokens.resize(static_cast<size_t>(piece.length));
     read(split, piece.start, tokens);
     // A window has one token more than places of inputs: its last one is a target only.

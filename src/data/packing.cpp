@@ -14,16 +14,16 @@ namespace {
 constexpr int64_t kGroup = 16, kPoolGroups = 64;  // documents, and groups of them
 
 // Takes the pieces of one window out of a sorted pool.
-std::vector<Piece> take_window(int64_t room, bool cuts, std::vector<Piece>* pool) {
-  std::vector<Piece> window;
+std::vector<PackedPiece> take_window(int64_t room, bool cuts, std::vector<PackedPiece>* pool) {
+  std::vector<PackedPiece> window;
   while (room > 0 && !pool->empty()) {
-    const auto too_long = std::ranges::upper_bound(*pool, room, {}, &Piece::length);
+    const auto too_long = std::ranges::upper_bound(*pool, room, {}, &PackedPiece::length);
     if (too_long != pool->begin()) {
       window.push_back(*std::prev(too_long));
       pool->erase(std::prev(too_long));
     } else if (cuts) {
-      const Piece whole = pool->back();
-      const Piece rest{whole.length - room, whole.start + room};
+      const PackedPiece whole = pool->back();
+      const PackedPiece rest{whole.length - room, whole.start + room};
       window.push_back({room, whole.start, true});
       pool->pop_back();
       pool->insert(std::ranges::upper_bound(*pool, rest), rest);
@@ -59,16 +59,16 @@ Packing::Packing(std::vector<int64_t> starts, const Options& options)
   padding_ = windows() * room_ - tokens;
 }
 
-std::vector<Piece> Packing::window(int64_t index) const {
+std::vector<PackedPiece> Packing::window(int64_t index) const {
   require(index >= 0 && index < windows(), "Packing: no such window");
   const auto next = std::ranges::upper_bound(first_windows_, index);
   const int64_t pool = next - first_windows_.begin() - 1;
   return plan(pool, index - first_windows_[pool] + 1).last;
 }
 
-std::vector<Piece> Packing::documents(int64_t pool) const {
+std::vector<PackedPiece> Packing::documents(int64_t pool) const {
   const int64_t all = std::ssize(starts_) - 1, groups = (all + kGroup - 1) / kGroup;
-  std::vector<Piece> documents;
+  std::vector<PackedPiece> documents;
   for (int64_t i = pool * kPoolGroups; i < std::min((pool + 1) * kPoolGroups, groups); ++i) {
     const int64_t group = key_ ? permuted(i, groups, *key_) : i;
     for (int64_t n = group * kGroup; n < std::min((group + 1) * kGroup, all); ++n) {
@@ -80,7 +80,7 @@ std::vector<Piece> Packing::documents(int64_t pool) const {
 
 Packing::Plan Packing::plan(int64_t pool, int64_t limit) const {
   Plan plan;
-  std::vector<Piece> pieces = documents(pool);
+  std::vector<PackedPiece> pieces = documents(pool);
   for (auto& [length, start, is_cut] : pieces) {
     const int64_t rest = may_cut_ ? (length - 1) % room_ + 1 : std::min(length, room_);
     const int64_t before = length - rest;
@@ -98,7 +98,7 @@ Packing::Plan Packing::plan(int64_t pool, int64_t limit) const {
   std::ranges::sort(pieces);
   for (; plan.windows < limit && !pieces.empty(); ++plan.windows) {
     plan.last = take_window(room_, may_cut_, &pieces);
-    for (const Piece& piece : plan.last) {
+    for (const PackedPiece& piece : plan.last) {
       plan.cuts += piece.is_cut ? 1 : 0;
       plan.tokens += piece.length;
     }

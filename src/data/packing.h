@@ -22,11 +22,11 @@
 namespace tandem {
 
 // Consecutive tokens of one document. Longer ones are greater; of equally long ones, the later.
-struct Piece {
+struct PackedPiece {
   int64_t length = 0;
   int64_t start = 0;
   bool is_cut = false;  // the document goes on after the piece
-  auto operator<=>(const Piece&) const = default;
+  auto operator<=>(const PackedPiece&) const = default;
 };
 
 class Packing {
@@ -48,15 +48,15 @@ class Packing {
 
   // The pieces of a window. Plans its pool up to it, in about 0.15 milliseconds. Safe to call from
   // several threads at once.
-  std::vector<Piece> window(int64_t index) const;
+  std::vector<PackedPiece> window(int64_t index) const;
 
  private:
   struct Plan {
     int64_t windows = 0, cuts = 0, tokens = 0;
-    std::vector<Piece> last{};
+    std::vector<PackedPiece> last{};
   };
 
-  std::vector<Piece> documents(int64_t pool) const;
+  std::vector<PackedPiece> documents(int64_t pool) const;
   // The first windows of a pool, `limit` at most: how many, and the last of them.
   Plan plan(int64_t pool, int64_t limit) const;
 

@@ -20,7 +20,7 @@ int main() {
     }
     const tandem::Packing packing(std::move(starts), options);
     for (int64_t i = 0; i < packing.windows(); ++i) {
-      for (const tandem::Piece& piece : packing.window(i)) {
+      for (const tandem::PackedPiece& piece : packing.window(i)) {
         std::cout << piece.start << ":" << piece.length << (piece.is_cut ? "+ " : " ");
       }
       std::cout << "| ";

@@ -13,13 +13,13 @@
 namespace tandem {
 
 // For messages of tests: "5@20", "5@20 cut".
-static void PrintTo(const Piece& piece, std::ostream* out) {
+static void PrintTo(const PackedPiece& piece, std::ostream* out) {
   *out << piece.length << "@" << piece.start << (piece.is_cut ? " cut" : "");
 }
 
 namespace {
 
-using Window = std::vector<Piece>;
+using Window = std::vector<PackedPiece>;
 
 std::vector<int64_t> starts_of(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> starts = {0};
@@ -148,8 +148,8 @@ TEST(Packing, ASeedMixesTheDocumentsOfPools) {
   for (const uint64_t seed : {7, 8}) {
     int64_t moved = 0;
     for (int64_t pool = 0; const Window& window : pools(seed)) {
-      moved +=
-          std::ranges::count_if(window, [&](Piece piece) { return piece.start / 1024 != pool; });
+      moved += std::ranges::count_if(window,
+                                     [&](PackedPiece piece) { return piece.start / 1024 != pool; });
       ++pool;
     }
     // By chance a fifth of the documents stays in its pool.
