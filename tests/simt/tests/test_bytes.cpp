@@ -112,7 +112,7 @@ TEST(Bytes, Elementwise) {
       },
       4 * kElements);
   check("RoPE", 4 * kElements * 8 / 12, [&](Cuda device) {
-    kernels::rope_rotate(device, {{{4, 4, 64}, 4, kRows / 4}, 0, {}}, bf16, bf16, 1.0F);
+    kernels::rope_rotate(device, {{{4, 4, 64}, 4, kRows / 4}, {}}, bf16, bf16, 1.0F);
   });
   constexpr int64_t kParts = 4, n = kElements / kParts;
   check("sums of parts", 2 * kElements + 2 * n, [&](Cuda device) {
@@ -162,7 +162,7 @@ TEST(Bytes, Embedding) {
       "positions' gradient", 2 * kElements + 4 * kLength * kWidth,
       [&](Cuda device) {
         kernels::embedding_backward_positions(device, y.data<Bf16>(), gradient.data<float>(), 0.0F,
-                                              0, kLength, sizes);
+                                              kLength, sizes);
       },
       2 * kElements);
 }
