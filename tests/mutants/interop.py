@@ -60,7 +60,7 @@ MUTANTS = [
            "sampler_(request_.sampling, request_.number)", "sampler_(request_.sampling)",
            ["program.looking_back LookingBack.test_eval_and_generate_as_json"]),
     Mutant("texts side by side all follow the first one's logits", "src/inference/text_batch.cpp",
-           "subspan(static_cast<size_t>(r * columns),", "subspan(0,",
+           "subspan(static_cast<size_t>(r * columns),", "subspan(static_cast<size_t>(0 * r * columns),",
            ["program.looking_back LookingBack.test_eval_and_generate_as_json"]),
     Mutant("a text that has ended goes on while others do", "src/inference/text_batch.cpp",
            "    if (text.has_ended()) {", "    if (false) {",
