@@ -32,7 +32,7 @@ TemporaryFile::~TemporaryFile() {
 
 void TemporaryFile::append(const void* bytes, int64_t count) {
   const auto size = static_cast<size_t>(count);
-  if (std::fwrite(bytes, 1, size, file_) != size) {
+  if (size > 0 && std::fwrite(bytes, 1, size, file_) != size) {
     fail_data(folder_, ": cannot write: ",
               is_disk_full(errno) ? "no space left on the disk" : std::strerror(errno),
               "; until the dataset is complete, free space of two to three times its size is "
