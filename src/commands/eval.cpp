@@ -45,10 +45,7 @@ struct Request {
   Options options{kUsage};
 
   Request() {
-    options.add("checkpoint", checkpoint,
-                "a run's folder, a checkpoint's or a Hugging Face model's");
-    options.add("base", base, "where the weights are now that the checkpoint refers to");
-    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
+    add_model(options, checkpoint, base, adapter);
     options.add("data", data, "dataset; the one of the training run when not given");
     options.add("batch", batch, "samples, or windows of --choices, at a time; 0: as in training", 0,
                 1 << 22);

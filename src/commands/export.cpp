@@ -42,10 +42,7 @@ struct Request {
   Options options{kUsage};
 
   Request() {
-    options.add("checkpoint", checkpoint,
-                "a run's folder, a checkpoint's, or a Hugging Face model's");
-    options.add("base", base, "where the weights are now that the checkpoint refers to");
-    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
+    add_model(options, checkpoint, base, adapter);
     options.add("output", output, "folder to make; there is none of this name, or it is empty");
     options.add_choice("dtype", dtype,
                        {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},

@@ -46,10 +46,7 @@ struct Request {
   Options options{kUsage};
 
   Request() {
-    options.add("checkpoint", checkpoint,
-                "a run's folder, a checkpoint's or a Hugging Face model's");
-    options.add("base", base, "where the weights are now that the checkpoint refers to");
-    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
+    add_model(options, checkpoint, base, adapter);
     options.add(
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");

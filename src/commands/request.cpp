@@ -23,6 +23,12 @@ ExitCode print_help(const Options& options, const World& world,
   return ExitCode::kOk;
 }
 
+void add_model(Options& options, std::string& checkpoint, std::string& base, std::string& adapter) {
+  options.add("checkpoint", checkpoint, "a run's folder, a checkpoint's or a Hugging Face model's");
+  options.add("base", base, "where the weights are now that the checkpoint refers to");
+  options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
+}
+
 void add_template(Options& options, std::string& form, const std::string& help) {
   options.add_choice("template", form,
                      {{"plain", "plain"}, {"chatml", "chatml"}, {"llama3", "llama3"}}, help);

@@ -19,6 +19,9 @@ void require_one_process(const World& world, const std::string& command,
 ExitCode print_help(const Options& options, const World& world,
                     const std::vector<std::string>& shown = {});
 
+// Adds the options that name a model: --checkpoint, --base and --adapter.
+void add_model(Options& options, std::string& checkpoint, std::string& base, std::string& adapter);
+
 // Adds the option --template: "plain" or a chat template.
 void add_template(Options& options, std::string& form, const std::string& help);
 

@@ -38,10 +38,7 @@ struct Request {
   Options options{kUsage};
 
   Request() {
-    options.add("checkpoint", checkpoint,
-                "a run's folder, a checkpoint's or a Hugging Face model's");
-    options.add("base", base, "where the weights are now that the checkpoint refers to");
-    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
+    add_model(options, checkpoint, base, adapter);
     options.add("tokenizer", tokenizer,
                 "file or folder with the tokenizer; the model's own when not given");
     add_template(options, form,
@@ -112,7 +109,7 @@ void serve(const Request& request, World& world) {
       [&](HttpRequest asked, const std::shared_ptr<HttpAnswer>& answer) {
         api.handle(std::move(asked), answer);
       },
-      Api::error, [&](int status) { metrics.count_answer(status); });
+      error_json, [&](int status) { metrics.count_answer(status); });
   std::signal(SIGTERM, on_signal);
   std::signal(SIGINT, on_signal);
   server.start();

@@ -14,7 +14,6 @@ void TextBatch::add(TextWriter& text) {
   require(has_room() && !text.request().prompt.empty(), "TextBatch: no room, or no prompt");
   const auto free = std::ranges::find(slots_, nullptr);
   *free = &text;
-  ++texts_;
   const auto slot = static_cast<int32_t>(free - slots_.begin());
   const std::span<const int32_t> prompt(text.request().prompt);
   decoder_.clear(slot);
@@ -30,7 +29,6 @@ void TextBatch::remove(const TextWriter& text) {
 
 void TextBatch::leave(int32_t slot) {
   slots_[slot] = nullptr;
-  --texts_;
   std::erase_if(prompts_, [&](const Prompt& prompt) { return prompt.slot == slot; });
 }
 

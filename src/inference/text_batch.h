@@ -1,6 +1,7 @@
 // Texts that a decoder writes side by side. They join and leave at every step.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <vector>
 
@@ -15,9 +16,9 @@ class TextBatch {
   // Logits are of the decoder's model on `stream`, of which the tokenizer knows the first `vocab`.
   TextBatch(Decoder& decoder, Stream& stream, int64_t vocab);
 
-  bool has_room() const { return texts_ < decoder_.slots(); }
-  bool is_empty() const { return texts_ == 0; }
-  int64_t texts() const { return texts_; }
+  bool has_room() const { return texts() < decoder_.slots(); }
+  bool is_empty() const { return texts() == 0; }
+  int64_t texts() const { return std::ssize(slots_) - std::ranges::count(slots_, nullptr); }
   // There must be room. The batch uses the text until it ends or is removed. Of its prompt the last
   // tokens are read, as many as the window has positions.
   void add(TextWriter& text);
@@ -32,7 +33,6 @@ class TextBatch {
   Decoder& decoder_;
   Stream& stream_;
   int64_t vocab_;
-  int64_t texts_ = 0;
   std::vector<TextWriter*> slots_;  // null: free
   struct Prompt {
     int32_t slot;

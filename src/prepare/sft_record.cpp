@@ -16,8 +16,9 @@ std::string optional_text(const Json& object, const char* name) {
   return object.contains(name) ? text_field(object, name) : "";
 }
 
-std::vector<ChatMessage> messages_of(const Json& record) {
-  const Json& list = record["messages"];
+}  // namespace
+
+std::vector<ChatMessage> chat_messages(const Json& list) {
   if (!list.is_array() || list.empty()) {
     throw BadRecord("field 'messages' is not a list of messages");
   }
@@ -39,6 +40,8 @@ std::vector<ChatMessage> messages_of(const Json& record) {
   return messages;
 }
 
+namespace {
+
 // The words of Alpaca.
 std::string alpaca(const std::string& instruction, const std::string& input) {
   return str("Below is an instruction that describes a task",
@@ -53,7 +56,7 @@ std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
     if (is_plain) {
       throw BadRecord("field 'messages' needs --template chatml or llama3");
     }
-    return chat_parts(form, messages_of(record));
+    return chat_parts(form, chat_messages(record["messages"]));
   }
   std::string prompt, completion;
   if (record.contains("instruction")) {

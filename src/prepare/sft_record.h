@@ -24,4 +24,7 @@ bool is_sft_field(std::string_view name);
 std::vector<ChatPart> sft_parts(const nlohmann::json& record, std::string_view form,
                                 std::string* problem);
 
+// A conversation: a list of {role, content} in this order. Throws BadRecord.
+std::vector<ChatMessage> chat_messages(const nlohmann::json& list);
+
 }  // namespace tandem

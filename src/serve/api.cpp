@@ -12,18 +12,14 @@ namespace tandem {
 
 namespace {
 
-constexpr const char* kNothing = "there is nothing at this path";
-
 using Read = AskedTexts (*)(const std::string&, const ServedModel&);
 const std::map<std::string, Read> kTexts = {{"/invocations", invocation_request},
                                             {"/v1/completions", completion_request},
                                             {"/v1/chat/completions", chat_request}};
 const std::set<std::string> kReads = {"/ping", "/metrics", "/v1/models"};
 
-const char* type_of(int status) {
-  return status == 429   ? "rate_limit_error"
-         : status >= 500 ? "server_error"
-                         : "invalid_request_error";
+void refuse(HttpAnswer& answer, const HttpError& why) {
+  answer.send(why.status, "application/json", error_json(why.status, why.what()));
 }
 
 // curl says that what it sends with -d is a form.
@@ -33,12 +29,6 @@ bool is_json(const std::string& content_type) {
 }
 
 }  // namespace
-
-std::string Api::error(int status, const std::string& why) {
-  return dumped(
-      {{"error",
-        {{"message", why}, {"type", type_of(status)}, {"param", nullptr}, {"code", nullptr}}}});
-}
 
 bool Api::is_well() const {
   return service_.state() == TextService::State::kReady && service_.stalled() < model_.longest_step;
@@ -51,33 +41,32 @@ Api::Api(ServedModel model, TextService& service, ServeMetrics& metrics)
       reader_([this](const std::stop_token& stop) { read_posts(stop); }) {}
 
 void Api::handle(HttpRequest request, const std::shared_ptr<HttpAnswer>& answer) {
-  if (request.method == "GET") {
-    return get(request, *answer);
+  const bool is_post = kTexts.contains(request.path);
+  if (!is_post && !kReads.contains(request.path)) {
+    return refuse(*answer, {404, "there is nothing at this path"});
   }
-  if (request.method != "POST") {
-    return answer->send(405, "application/json", error(405, "all paths take GET or POST"));
+  if (request.method != (is_post ? "POST" : "GET")) {
+    return refuse(*answer, {405, is_post ? "this path takes POST" : "this path takes GET"});
+  }
+  if (!is_post) {
+    return get(request.path, *answer);
   }
   const std::lock_guard lock(mutex_);
   posts_.push_back({std::move(request), answer});
   came_.notify_one();
 }
 
-void Api::get(const HttpRequest& request, HttpAnswer& answer) const {
-  if (request.path == "/ping") {
+void Api::get(const std::string& path, HttpAnswer& answer) const {
+  if (path == "/ping") {
     return answer.send(is_well() ? 200 : 503, "text/plain", "");
   }
-  if (request.path == "/metrics") {
+  if (path == "/metrics") {
     return answer.send(200, "text/plain; version=0.0.4", metrics_.text());
   }
-  if (request.path == "/v1/models") {
-    const nlohmann::ordered_json model = {
-        {"id", model_.name}, {"object", "model"}, {"created", 0}, {"owned_by", "tandem"}};
-    return answer.send(200, "application/json",
-                       dumped({{"object", "list"}, {"data", nlohmann::json::array({model})}}));
-  }
-  const int status = kTexts.contains(request.path) ? 405 : 404;
-  answer.send(status, "application/json",
-              error(status, status == 405 ? "this path takes POST" : kNothing));
+  const nlohmann::ordered_json model = {
+      {"id", model_.name}, {"object", "model"}, {"created", 0}, {"owned_by", "tandem"}};
+  answer.send(200, "application/json",
+              dumped({{"object", "list"}, {"data", nlohmann::json::array({model})}}));
 }
 
 void Api::read_posts(const std::stop_token& stop) {
@@ -95,22 +84,17 @@ void Api::read_posts(const std::stop_token& stop) {
 
 void Api::post(const Post& post) {
   try {
-    const auto texts = kTexts.find(post.request.path);
-    if (texts == kTexts.end()) {
-      throw RequestError(kReads.contains(post.request.path) ? 405 : 404,
-                         kReads.contains(post.request.path) ? "this path takes GET" : kNothing);
-    }
     if (!is_json(post.request.content_type)) {
-      throw RequestError(415, "this path takes application/json");
+      throw HttpError(415, "this path takes application/json");
     }
-    AskedTexts asked = texts->second(post.request.body, model_);
+    AskedTexts asked = kTexts.at(post.request.path)(post.request.body, model_);
     service_.submit(std::make_shared<TextAnswer>(post.answer, std::move(asked.form),
                                                  std::move(asked.texts), asked.streams),
                     std::move(asked.requests));
-  } catch (const RequestError& refused) {
-    post.answer->send(refused.status, "application/json", error(refused.status, refused.what()));
+  } catch (const HttpError& refused) {
+    refuse(*post.answer, refused);
   } catch (const std::exception& failed) {
-    post.answer->send(500, "application/json", error(500, failed.what()));
+    refuse(*post.answer, {500, failed.what()});
   }
 }
 
@@ -119,16 +103,15 @@ std::vector<int32_t> tokens_of(const std::string& form, const std::string& promp
   try {
     return prompt_tokens(form, prompt, *model.tokenizer);
   } catch (const Error& error) {
-    throw RequestError(400, error.what());
+    throw HttpError(400, error.what());
   }
 }
 
 int64_t tokens_after(int64_t prompt, int64_t wanted, int64_t usual, const ServedModel& model) {
   const int64_t room = model.context - prompt;
   if (room < std::max<int64_t>(wanted, 1)) {
-    throw RequestError(400,
-                       str("a prompt of ", prompt, " tokens and ", std::max<int64_t>(wanted, 1),
-                           " more do not fit the window of ", model.context));
+    throw HttpError(400, str("a prompt of ", prompt, " tokens and ", std::max<int64_t>(wanted, 1),
+                             " more do not fit the window of ", model.context));
   }
   return wanted > 0 ? wanted : std::min(usual, room);
 }

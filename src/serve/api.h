@@ -36,16 +36,13 @@ class Api {
   // Does not block: a long prompt becomes tokens on a thread of its own.
   void handle(HttpRequest request, const std::shared_ptr<HttpAnswer>& answer);
 
-  // The body of an error that no handler made.
-  static std::string error(int status, const std::string& why);
-
  private:
   struct Post {
     HttpRequest request;
     std::shared_ptr<HttpAnswer> answer;
   };
   bool is_well() const;
-  void get(const HttpRequest& request, HttpAnswer& answer) const;
+  void get(const std::string& path, HttpAnswer& answer) const;
   void post(const Post& post);
   void read_posts(const std::stop_token& stop);
 
@@ -66,12 +63,12 @@ struct AskedTexts {
   bool streams = false;
 };
 
-// RequestError for a body that is no such request.
+// HttpError for a body that is no such request.
 AskedTexts completion_request(const std::string& body, const ServedModel& model);
 AskedTexts chat_request(const std::string& body, const ServedModel& model);
 AskedTexts invocation_request(const std::string& body, const ServedModel& model);
 
-// The tokens of a prompt, and room for at least one more in the window. RequestError 400.
+// The tokens of a prompt, and room for at least one more in the window. HttpError 400.
 std::vector<int32_t> tokens_of(const std::string& form, const std::string& prompt,
                                const ServedModel& model);
 // How many tokens may be written after a prompt: `wanted`, which must fit the window, or `usual`

@@ -1,10 +1,10 @@
 // Requests and answers of OpenAI's completions and chat completions.
-#include <atomic>
 #include <ctime>
 
 #include "src/core/error.h"
 #include "src/data/chat_template.h"
-#include "src/inference/prompt.h"
+#include "src/prepare/record_fields.h"
+#include "src/prepare/sft_record.h"
 #include "src/serve/api.h"
 #include "src/serve/json_fields.h"
 
@@ -23,9 +23,6 @@ class Completion final : public AnswerForm {
         prompt_tokens_(prompt_tokens),
         id_(str(is_chat ? "chatcmpl-" : "cmpl-", created_, "-", next_++)) {}
 
-  std::string error(int status, const std::string& why) const override {
-    return Api::error(status, why);
-  }
   nlohmann::ordered_json whole(const std::vector<WrittenText>& texts) const override {
     nlohmann::ordered_json choices = nlohmann::json::array();
     for (size_t i = 0; i < texts.size(); ++i) {
@@ -110,7 +107,7 @@ class Completion final : public AnswerForm {
             {"total_tokens", prompt_tokens_ + written}};
   }
 
-  static inline std::atomic<int64_t> next_ = 0;
+  static inline int64_t next_ = 0;  // of the one thread that reads requests
   std::string model_;
   bool is_chat_, counts_;
   int64_t prompt_tokens_, created_ = std::time(nullptr);
@@ -130,12 +127,12 @@ Prompt prompt_of(const nlohmann::json& value, const ServedModel& model) {
   for (const nlohmann::json& token : value) {
     const int64_t vocab = model.tokenizer->vocab_size();
     if (!token.is_number_integer() || token < 0 || token >= vocab) {
-      throw RequestError(400, str("'prompt' has a token that is none of 0 to ", vocab - 1));
+      throw HttpError(400, str("'prompt' has a token that is none of 0 to ", vocab - 1));
     }
     prompt.tokens.push_back(token);
   }
   if (prompt.tokens.empty()) {
-    throw RequestError(400, "'prompt' is an empty list");
+    throw HttpError(400, "'prompt' is an empty list");
   }
   prompt.text = model.tokenizer->decode(prompt.tokens);
   return prompt;
@@ -144,7 +141,7 @@ Prompt prompt_of(const nlohmann::json& value, const ServedModel& model) {
 // A text, a list of tokens, or a list of either.
 std::vector<Prompt> prompts_of(const nlohmann::json* value, const ServedModel& model) {
   if (!value || !(value->is_string() || value->is_array())) {
-    throw RequestError(400, "'prompt' must be a text, a list of tokens, or a list of either");
+    throw HttpError(400, "'prompt' must be a text, a list of tokens, or a list of either");
   }
   if (value->is_string() || value->empty() || value->front().is_number()) {
     return {prompt_of(*value, model)};
@@ -152,7 +149,7 @@ std::vector<Prompt> prompts_of(const nlohmann::json* value, const ServedModel& m
   std::vector<Prompt> prompts;
   for (const nlohmann::json& each : *value) {
     if (!each.is_string() && !each.is_array()) {
-      throw RequestError(400, "'prompt' must be a text, a list of tokens, or a list of either");
+      throw HttpError(400, "'prompt' must be a text, a list of tokens, or a list of either");
     }
     prompts.push_back(prompt_of(each, model));
   }
@@ -163,12 +160,12 @@ std::vector<Prompt> prompts_of(const nlohmann::json* value, const ServedModel& m
 AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, bool is_chat,
                      const ServedModel& model) {
   if (const std::string name = fields.text("model", model.name); name != model.name) {
-    throw RequestError(
+    throw HttpError(
         404, str("the model '", name.substr(0, 64), "' does not exist; this is ", model.name));
   }
   const int64_t count = fields.integer("n", 1, 1, kMostTexts);
   if (count * std::ssize(prompts) > kMostTexts) {
-    throw RequestError(400, str("'n' times the prompts must be at most ", kMostTexts));
+    throw HttpError(400, str("'n' times the prompts must be at most ", kMostTexts));
   }
   AskedTexts asked{.streams = fields.flag("stream", false)};
   const nlohmann::json* options = fields.find("stream_options");
@@ -225,36 +222,27 @@ AskedTexts completion_request(const std::string& body, const ServedModel& model)
 
 AskedTexts chat_request(const std::string& body, const ServedModel& model) {
   if (model.form == "plain") {
-    throw RequestError(404, "this model has no chat template; start the server with --template");
+    throw HttpError(404, "this model has no chat template; start the server with --template");
   }
   const nlohmann::json object = json_object(body);
   JsonFields fields(object);
   const nlohmann::json* given = fields.find("messages");
-  std::vector<ChatMessage> messages;
-  for (const nlohmann::json& each : given && given->is_array() ? *given : nlohmann::json()) {
-    JsonFields message(each.is_object() ? each : throw RequestError(400, "a message is no object"));
-    messages.push_back({message.text("role"), message.text("content")});
-    message.finish();
-    const std::string& role = messages.back().role;
-    const bool fits =
-        role == "system" ? messages.size() == 1
-        : messages.size() == 1 || messages[messages.size() - 2].role == "system"
-            ? role == "user"
-            : role == (messages[messages.size() - 2].role == "user" ? "assistant" : "user");
-    if (!fits) {
-      throw RequestError(
-          400, "'messages' must be of system first or not, then user and assistant in turn");
-    }
-  }
-  if (messages.empty() || messages.back().role != "user") {
-    throw RequestError(400, "'messages' must end with what the user says");
-  }
-  Prompt prompt;
   ChatTokens chat;
   try {
+    const auto messages = chat_messages(given ? *given : nlohmann::json());
+    for (const nlohmann::json& each : *given) {
+      JsonFields message(each);
+      message.find("role"), message.find("content");
+      message.finish();
+    }
+    if (messages.back().role != "user") {
+      throw BadRecord("'messages' must end with what the user says");
+    }
     append_parts(chat_prompt(model.form, messages), *model.tokenizer, &chat);
+  } catch (const BadRecord& bad) {
+    throw HttpError(400, bad.what());
   } catch (const Error& error) {
-    throw RequestError(400, error.what());
+    throw HttpError(400, error.what());
   }
   return asked_for(fields, {{.tokens = std::move(chat.tokens)}}, true, model);
 }

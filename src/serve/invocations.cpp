@@ -10,9 +10,6 @@ constexpr int64_t kUsualTokens = 100;
 
 class GeneratedText final : public AnswerForm {
  public:
-  std::string error(int status, const std::string& why) const override {
-    return Api::error(status, why);
-  }
   nlohmann::ordered_json whole(const std::vector<WrittenText>& texts) const override {
     return nlohmann::ordered_json::array({{{"generated_text", texts[0].text}}});
   }
@@ -35,13 +32,13 @@ AskedTexts invocation_request(const std::string& body, const ServedModel& model)
   const nlohmann::json object = json_object(body);
   JsonFields fields(object);
   if (!fields.find("inputs")) {
-    throw RequestError(400, "'inputs' is missing: the text to continue");
+    throw HttpError(400, "'inputs' is missing: the text to continue");
   }
   const std::string prompt = fields.text("inputs");
   const nlohmann::json* given = fields.find("parameters");
   const nlohmann::json none = nlohmann::json::object();
   if (given && !given->is_object()) {
-    throw RequestError(400, "'parameters' must be an object");
+    throw HttpError(400, "'parameters' must be an object");
   }
   JsonFields parameters(given ? *given : none);
   AskedTexts asked{.form = std::make_unique<GeneratedText>(),

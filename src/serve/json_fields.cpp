@@ -10,7 +10,7 @@ constexpr int kDeepest = 16;
 constexpr size_t kMostTexts = 16;
 
 [[noreturn]] void refuse(const char* name, const std::string& why) {
-  throw RequestError(400, str("'", name, "' ", why));
+  throw HttpError(400, str("'", name, "' ", why));
 }
 
 }  // namespace
@@ -20,15 +20,15 @@ nlohmann::json json_object(const std::string& body) {
   const auto check_depth = [](int depth, Event event, nlohmann::json&) {
     const bool is_start = event == Event::object_start || event == Event::array_start;
     if (is_start && depth >= kDeepest) {
-      throw RequestError(400, str("the body is nested deeper than ", kDeepest));
+      throw HttpError(400, str("the body is nested deeper than ", kDeepest));
     }
     return true;
   };
   try {
     nlohmann::json object = nlohmann::json::parse(body, check_depth);
-    return object.is_object() ? object : throw RequestError(400, "the body is no JSON object");
+    return object.is_object() ? object : throw HttpError(400, "the body is no JSON object");
   } catch (const nlohmann::json::exception&) {
-    throw RequestError(400, "the body is no JSON in UTF-8");
+    throw HttpError(400, "the body is no JSON in UTF-8");
   }
 }
 
@@ -105,7 +105,7 @@ void JsonFields::require_unused(const char* name, const nlohmann::json& value) {
 void JsonFields::finish() const {
   for (const auto& [name, value] : object_.items()) {
     if (!value.is_null() && !known_.contains(name)) {
-      throw RequestError(400, str("parameter '", name.substr(0, 64), "' is not known"));
+      throw HttpError(400, str("parameter '", name.substr(0, 64), "' is not known"));
     }
   }
 }

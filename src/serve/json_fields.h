@@ -4,23 +4,18 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "src/serve/http/http_request.h"
+
 namespace tandem {
 
-// A request that is answered with an error.
-struct RequestError : std::runtime_error {
-  RequestError(int code, const std::string& what) : std::runtime_error(what), status(code) {}
-  int status;
-};
-
-// The object that a request's body is. RequestError 400 for what is no JSON object in UTF-8, or is
+// The object that a request's body is. HttpError 400 for what is no JSON object in UTF-8, or is
 // nested deeper than 16.
 nlohmann::json json_object(const std::string& body);
 
-// Fields that are null count as absent. RequestError 400, which names the field, for a value of
+// Fields that are null count as absent. HttpError 400, which names the field, for a value of
 // another kind or outside of its limits.
 class JsonFields {
  public:
@@ -36,7 +31,7 @@ class JsonFields {
   std::vector<std::string> texts(const char* name);  // a text or a list of at most 16, none empty
   // A parameter that we have not: its only value is the one without an effect.
   void require_unused(const char* name, const nlohmann::json& value);
-  // RequestError for a field that nobody asked for: it might change results.
+  // HttpError for a field that nobody asked for: it might change results.
   void finish() const;
 
  private:

@@ -17,7 +17,7 @@ class ServeMetrics {
   std::string text() const;
 
  private:
-  // Of seconds: how many were at most each bound.
+  // Counts how many times, in seconds, were at most each bound.
   struct Histogram {
     static constexpr std::array kBounds = {0.005, 0.01, 0.025, 0.05, 0.1,  0.25,
                                            0.5,   1.0,  2.5,   5.0,  10.0, 25.0};

@@ -8,6 +8,14 @@ std::string dumped(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string error_json(int status, const std::string& why) {
+  const char* type = status == 429   ? "rate_limit_error"
+                     : status >= 500 ? "server_error"
+                                     : "invalid_request_error";
+  return dumped(
+      {{"error", {{"message", why}, {"type", type}, {"param", nullptr}, {"code", nullptr}}}});
+}
+
 std::string server_sent(const nlohmann::ordered_json& event) {
   return "data: " + dumped(event) + "\n\n";
 }
@@ -60,7 +68,7 @@ void TextAnswer::fail(int status, const std::string& why) {
     return;
   }
   if (has_begun_) {
-    answer_->write("data: " + form_->error(status, why) + "\n\n");
+    answer_->write("data: " + error_json(status, why) + "\n\n");
     answer_->end();
     return;
   }
@@ -68,7 +76,7 @@ void TextAnswer::fail(int status, const std::string& why) {
   if (status == 429 || status == 503) {
     headers.emplace_back("Retry-After", "1");
   }
-  answer_->send(status, "application/json", form_->error(status, why), headers);
+  answer_->send(status, "application/json", error_json(status, why), headers);
 }
 
 }  // namespace tandem

@@ -22,7 +22,6 @@ struct WrittenText {
 class AnswerForm {
  public:
   virtual ~AnswerForm() = default;
-  virtual std::string error(int status, const std::string& why) const = 0;
   virtual nlohmann::ordered_json whole(const std::vector<WrittenText>& texts) const = 0;
   // The event of `piece`, which is new at the end of the text with this index, and of text.chosen;
   // null: none.
@@ -34,6 +33,8 @@ class AnswerForm {
 
 // Text as JSON; bytes that are no UTF-8 are replaced.
 std::string dumped(const nlohmann::ordered_json& json);
+// An error, as OpenAI's API has them.
+std::string error_json(int status, const std::string& why);
 std::string server_sent(const nlohmann::ordered_json& event);
 int64_t characters(std::string_view text);  // of UTF-8
 

@@ -5,7 +5,6 @@
 
 Part of tests/nightly.sh. Exit codes: 0 all agree, 1 something differs or cannot be installed, 77 a package is missing.
 """
-import json
 import os
 import sys
 
@@ -26,8 +25,7 @@ class Clients(Workspace):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        with open(os.path.join(HERE, "chats.json"), encoding="ascii") as file:
-            golden = json.load(file)
+        golden = sft_files.golden_chats()
         case = next(case for case in golden["cases"] if case["name"] == "Qwen")
         tokenizer = sft_files.write_tokenizer(cls.path("Qwen"), case["tokenizer"])
         data = sft_files.prepared(cls, golden["records"], tokenizer, case["template"])

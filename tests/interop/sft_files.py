@@ -9,6 +9,11 @@ from tandem_program import run
 Prepared = collections.namedtuple("Prepared", ["path", "examples", "printed"])
 
 
+def golden_chats():
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "chats.json"), encoding="ascii") as file:
+        return json.load(file)
+
+
 def write_tokenizer(folder, tokenizer, end="</s>"):
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:

@@ -30,8 +30,7 @@ class Chats(Workspace):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        with open(os.path.join(HERE, "chats.json"), encoding="ascii") as file:
-            golden = json.load(file)
+        golden = sft_files.golden_chats()
         cls.records, cls.cases = golden["records"], {case["name"]: case for case in golden["cases"]}
         for name, case in cls.cases.items():
             case["folder"] = sft_files.write_tokenizer(cls.path(name), case["tokenizer"])

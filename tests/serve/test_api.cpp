@@ -68,13 +68,7 @@ struct Endpoint {
   std::shared_ptr<KeptAnswer> ask(const std::string& method, const std::string& path,
                                   const std::string& body = "") {
     auto answer = std::make_shared<KeptAnswer>();
-    api.handle({.method = method,
-                .path = path,
-                .query = "",
-                .content_type = "",
-                .accept = "",
-                .body = body},
-               answer);
+    api.handle({.method = method, .path = path, .body = body}, answer);
     return answer;
   }
   std::shared_ptr<KeptAnswer> ask_for_text() {

@@ -231,8 +231,7 @@ class Serving(Workspace):
 
 class Chats(Workspace):
     def test_chat_completions(self):
-        with open(os.path.join(TESTS, "interop", "chats.json"), encoding="ascii") as file:
-            golden = json.load(file)
+        golden = sft_files.golden_chats()
         case = next(case for case in golden["cases"] if case["name"] == "Qwen")
         tokenizer = sft_files.write_tokenizer(self.path("Qwen"), case["tokenizer"])
         data = sft_files.prepared(self, golden["records"], tokenizer, case["template"])

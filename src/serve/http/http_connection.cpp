@@ -174,7 +174,7 @@ void HttpConnection::parse() {
   is_http_11_ = parser_.is_http_11();
   keeps_alive_ = parser_.keeps_alive();
   if (refused) {
-    answer_error(refused->status(), refused->what());
+    answer_error(refused->status, refused->what());
   } else if (parser_.is_complete()) {
     handle();
   } else if (parser_.must_continue()) {

@@ -54,12 +54,6 @@ bool lists(std::string_view list, std::string_view word) {
   return false;
 }
 
-// A field that comes several times is one list.
-void append(std::string& list, std::string_view value) {
-  list += list.empty() ? "" : ", ";
-  list += value;
-}
-
 }  // namespace
 
 size_t HttpParser::take(std::string_view bytes) {
@@ -181,9 +175,7 @@ void HttpParser::read_target(std::string_view target) {
   if (!(is_path || has_scheme) || !std::ranges::all_of(target, is_visible)) {
     throw HttpError(kBadRequest, "The target of the request is no path.");
   }
-  const size_t question = std::min(target.find('?'), target.size());
-  request_.path = is_path ? target.substr(0, question) : "/";
-  request_.query = target.substr(std::min(question + 1, target.size()));
+  request_.path = is_path ? target.substr(0, target.find('?')) : "/";
 }
 
 void HttpParser::read_field(std::string_view line) {
@@ -212,9 +204,7 @@ void HttpParser::read_field(std::string_view line) {
     }
     expects_ = true;
   } else if (name == "content-type") {
-    append(request_.content_type, value);
-  } else if (name == "accept") {
-    append(request_.accept, value);
+    request_.content_type = value;
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -11,21 +10,12 @@
 
 namespace tandem {
 
-// A request that is answered with an error, after which nothing more can be read from its client.
-class HttpError : public std::runtime_error {
- public:
-  HttpError(int status, const std::string& what) : std::runtime_error(what), status_(status) {}
-  int status() const { return status_; }
-
- private:
-  int status_;
-};
-
 class HttpParser {
  public:
   explicit HttpParser(const HttpLimits& limits) : limits_(limits), left_(limits.header_bytes) {}
 
-  // Takes bytes up to the end of the request and returns how many it took. Throws HttpError.
+  // Takes bytes up to the end of the request and returns how many it took. Throws HttpError,
+  // after which nothing more can be read.
   size_t take(std::string_view bytes);
   bool is_complete() const { return part_ == Part::kComplete; }
   // The client waits for "100 Continue" before it sends the body. True once.

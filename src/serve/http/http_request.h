@@ -3,16 +3,22 @@
 
 #include <chrono>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 namespace tandem {
 
 struct HttpRequest {
-  std::string method;  // a request for HEAD says GET here: the server leaves the body out
-  std::string path;    // as the client wrote it, with %XX
-  std::string query;   // what comes after the first '?', as the client wrote it
-  std::string content_type, accept;  // the values of these fields; empty where there is none
-  std::string body;
+  std::string method;          // a request for HEAD says GET here: the server leaves the body out
+  std::string path;            // as the client wrote it, with %XX; what follows a '?' is left out
+  std::string content_type{};  // empty where there is none
+  std::string body{};
+};
+
+// A request that is answered with an error.
+struct HttpError : std::runtime_error {
+  HttpError(int code, const std::string& what) : std::runtime_error(what), status(code) {}
+  int status;
 };
 
 struct HttpLimits {

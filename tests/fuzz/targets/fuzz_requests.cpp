@@ -24,9 +24,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     "a text fits the window");
       }
       asked.form->whole(asked.texts);
-    } catch (const RequestError& refused) {
+    } catch (const HttpError& refused) {
       fuzz::check(refused.status == 400 || refused.status == 404, "a bad request is 400 or 404");
-      Api::error(refused.status, refused.what());
+      error_json(refused.status, refused.what());
     }
   }
   return 0;

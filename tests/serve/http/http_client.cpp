@@ -182,8 +182,7 @@ void TestServer::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer)
   } else if (request.path == "/bad-header") {
     answer->send(200, "text/plain", "", {{"Name", "a\r\nSet-Cookie: b"}});
   } else if (request.path != "/drop") {
-    answer->send(200, "text/plain",
-                 str(request.method, " ", request.path, "?", request.query, " ", request.body),
+    answer->send(200, "text/plain", str(request.method, " ", request.path, " ", request.body),
                  {{"X-Type", request.content_type}});
   }
 }

@@ -57,7 +57,7 @@ class Client {
   std::string input_{};
 };
 
-// Paths: /echo answers with METHOD PATH?QUERY BODY, /hold keeps the answer for the test, /throw
+// Paths: /echo... answers with METHOD PATH BODY, /hold keeps the answer for the test, /throw
 // throws, /drop forgets the answer, /none is 204, /big is 4 MiB, /bad-header breaks the contract.
 class TestServer {
  public:

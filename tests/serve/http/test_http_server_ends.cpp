@@ -11,16 +11,10 @@
 #include "src/core/error.h"
 #include "tests/serve/http/http_client.h"
 
-namespace tandem {
+namespace tandem::testing {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::Client;
-using testing::eventually;
-using testing::get;
-using testing::post;
-using testing::Reply;
-using testing::TestServer;
 
 TEST(HttpServerEnds, ClientsHangUpAfterAnyByte) {
   TestServer server;
@@ -208,4 +202,4 @@ TEST(HttpServerEnds, GoesOnWhenThereAreNoMoreFiles) {
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::testing

@@ -7,21 +7,13 @@
 #include "src/core/error.h"
 #include "tests/serve/http/http_client.h"
 
-namespace tandem {
+namespace tandem::testing {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::Client;
-using testing::eventually;
-using testing::get;
-using testing::post;
-using testing::Reply;
-using testing::TestServer;
 
 TEST(HttpServerLimits, BytesOfABody) {
-  HttpLimits limits;
-  limits.body_bytes = 1000;
-  TestServer server(limits);
+  TestServer server({.body_bytes = 1000});
   EXPECT_EQ(server.ask(post("/echo", std::string(1000, 'x'))).status, 200);
   EXPECT_EQ(server.ask(post("/echo", std::string(1001, 'x'))).status, 413);
   const std::string chunks = "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -39,9 +31,7 @@ TEST(HttpServerLimits, AClientThatSendsTooMuchGetsItsAnswer) {
 }
 
 TEST(HttpServerLimits, BytesOfAHeader) {
-  HttpLimits limits;
-  limits.header_bytes = 500;
-  TestServer server(limits);
+  TestServer server({.header_bytes = 500});
   const auto sized = [](size_t bytes) {
     return get("/echo", "A: " + std::string(bytes - get("/echo", "A: \r\n").size(), 'x') + "\r\n");
   };
@@ -55,9 +45,7 @@ TEST(HttpServerLimits, BytesOfAHeader) {
 }
 
 TEST(HttpServerLimits, Connections) {
-  HttpLimits limits;
-  limits.connections = 2;
-  TestServer server(limits);
+  TestServer server({.connections = 2});
   Client first = server.client(), second = server.client();
   for (Client* client : {&first, &second}) {
     client->send(get("/echo"));
@@ -83,9 +71,7 @@ TEST(HttpServerLimits, Connections) {
 }
 
 TEST(HttpServerLimits, TimeForARequestToArrive) {
-  HttpLimits limits;
-  limits.arrive = milliseconds(50);
-  TestServer server(limits);
+  TestServer server({.arrive = milliseconds(50)});
   for (const std::string part : {"G", "GET / HTTP/1.1\r\nHost: a\r\n",
                                  "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"}) {
     Client client = server.client();
@@ -117,9 +103,7 @@ TEST(HttpServerLimits, SlowBytesGiveNoMoreTime) {
 }
 
 TEST(HttpServerLimits, IdleConnectionsAreClosedSilently) {
-  HttpLimits limits;
-  limits.arrive = milliseconds(50);
-  TestServer server(limits);
+  TestServer server({.arrive = milliseconds(50)});
   Client client = server.client();
   EXPECT_EQ(client.read_to_end(), "");
   Client other = server.client();
@@ -131,9 +115,7 @@ TEST(HttpServerLimits, IdleConnectionsAreClosedSilently) {
 }
 
 TEST(HttpServerLimits, TimeForAWholeAnswer) {
-  HttpLimits limits;
-  limits.answer = milliseconds(50);
-  TestServer server(limits);
+  TestServer server({.answer = milliseconds(50)});
   Client client = server.client();
   client.send(get("/hold") + get("/echo"));
   const auto answer = server.held();
@@ -145,9 +127,7 @@ TEST(HttpServerLimits, TimeForAWholeAnswer) {
 }
 
 TEST(HttpServerLimits, TimeForAStreamedAnswer) {
-  HttpLimits limits;
-  limits.answer = milliseconds(50);
-  TestServer server(limits);
+  TestServer server({.answer = milliseconds(50)});
   Client client = server.client();
   client.send(get("/hold"));
   const auto answer = server.held();
@@ -164,9 +144,8 @@ TEST(HttpServerLimits, TimeForAStreamedAnswer) {
 }
 
 TEST(HttpServerLimits, AStreamThatIsNotReadIsCut) {
-  HttpLimits limits;
-  limits.unread_bytes = 16 << 10;
-  TestServer server(limits);
+  constexpr int64_t kUnread = 16 << 10;
+  TestServer server({.unread_bytes = kUnread});
   Client client(server->port(), 4096);
   client.send(get("/hold"));
   const auto answer = server.held();
@@ -176,18 +155,16 @@ TEST(HttpServerLimits, AStreamThatIsNotReadIsCut) {
   for (; !answer->is_gone() && bytes < 100 * kBuffers; bytes += kPiece) {
     answer->write(std::string(kPiece, 'x'));
   }
-  EXPECT_GT(bytes, limits.unread_bytes);
-  EXPECT_LT(bytes, limits.unread_bytes + kBuffers);
+  EXPECT_GT(bytes, kUnread);
+  EXPECT_LT(bytes, kUnread + kBuffers);
   EXPECT_TRUE(server.ends_with(499));
   EXPECT_TRUE(server.has_connections(0));
   EXPECT_FALSE(client.read_to_end().ends_with("0\r\n\r\n"));
 }
 
-// The same when the server has taken all pieces and the client has stopped in the middle.
+// A client that stops reading after the server has taken all pieces is closed, too.
 TEST(HttpServerLimits, AStreamThatIsNoLongerReadIsCut) {
-  HttpLimits limits;
-  limits.unread_bytes = 16 << 10;
-  TestServer server(limits);
+  TestServer server({.unread_bytes = 16 << 10});
   Client client(server->port(), 4096);
   client.send(get("/hold"));
   const auto answer = server.held();
@@ -210,9 +187,7 @@ TEST(HttpServerLimits, AStreamThatIsNoLongerReadIsCut) {
 TEST(HttpServerLimits, TimeToReadAWholeAnswer) {
   TestServer patient;
   EXPECT_EQ(patient.ask(get("/big")).body.size(), size_t{4} << 20);
-  HttpLimits limits;
-  limits.arrive = milliseconds(50);
-  TestServer server(limits);
+  TestServer server({.arrive = milliseconds(50)});
   Client client(server->port(), 4096);
   client.send(get("/big"));
   EXPECT_TRUE(server.ends_with(499)) << "it reads nothing";
@@ -220,4 +195,4 @@ TEST(HttpServerLimits, TimeToReadAWholeAnswer) {
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::testing
