@@ -14,7 +14,7 @@ namespace tandem {
 
 struct GpuModel {
   std::string_view name;       // as users type it: "a100-40"
-  std::string_view cuda_name;  // is contained in CUDA's name: "A100"
+  std::string_view cuda_name;  // is a word of CUDA's name: "A100" of "NVIDIA A100-SXM4-40GB"
   int64_t memory_bytes = 0;
   double f32_flops = 0, half_flops = 0;  // dense peaks, FLOP/s; f32 without TF32
   double bytes_per_s = 0;                // of its memory
@@ -34,7 +34,7 @@ struct GpuModel {
 std::span<const GpuModel> gpu_models();
 // By the name that users type; null: there is none.
 const GpuModel* gpu_named(std::string_view name);
-// The model whose cuda_name is contained in `cuda_name`; null when none is.
+// The model whose cuda_name is a word of `cuda_name`; null when none is.
 const GpuModel* gpu_with_cuda_name(std::string_view cuda_name);
 
 }  // namespace tandem

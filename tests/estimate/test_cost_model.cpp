@@ -333,6 +333,22 @@ TEST(GpuTable, LongRunsAreLimitedByPower) {
     EXPECT_NEAR(gpu_named(name)->sustained_flops(DType::kF32), 67e12 * 790 / 989, 1e3);
   }
   EXPECT_NEAR(gpu_named("a100-40")->sustained_flops(DType::kBf16), 270e12, 1e3);
+  EXPECT_NEAR(gpu_named("l4")->sustained_flops(DType::kBf16), 270e12 * 72 / 400 / 0.7, 1e3);
+  EXPECT_NEAR(gpu_named("a10g")->sustained_flops(DType::kBf16), 70e12 * 270 / 312, 1e3);
+  EXPECT_NEAR(gpu_named("l40s")->sustained_flops(DType::kBf16), 362e12 * 270 / 312, 1e3);
+}
+
+TEST(GpuTable, NamesOfCudaAreReadByWords) {
+  const auto name = [](const char* cuda) {
+    const GpuModel* gpu = gpu_with_cuda_name(cuda);
+    return gpu ? gpu->name : "";
+  };
+  EXPECT_EQ(name("NVIDIA A100-SXM4-40GB"), "a100-40");
+  EXPECT_EQ(name("NVIDIA H100 80GB HBM3"), "h100");
+  EXPECT_EQ(name("NVIDIA A10G"), "a10g");
+  EXPECT_EQ(name("NVIDIA L4"), "l4");
+  EXPECT_EQ(name("NVIDIA L40S"), "l40s");
+  EXPECT_EQ(name("NVIDIA L40"), "");
 }
 
 }  // namespace
