@@ -12,6 +12,7 @@ LAUNCH = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.path.insert(0, os.path.join(LAUNCH, "run"))
 from command_line import Parser, REPOSITORY, like, run_script, settings_in, whole
 from errors import CONFIG, Failure
+from instances import machine_types
 
 IN_IMAGE = "/opt/tandem"  # where launch/docker/Dockerfile puts the program and these scripts
 USER, SSH_PORT = 1000, 2222  # the image's user, and the port of worker.sh's sshd
@@ -155,8 +156,7 @@ def manifest(chosen, machine):
 
 
 def main(arguments):
-    with open(os.path.join(LAUNCH, "instances.json"), encoding="utf-8") as file:
-        types = json.load(file)["types"]
+    types = machine_types()
     chosen = options(arguments, types)
     print(json.dumps(manifest(chosen, types[chosen.type]), indent=2))
 

@@ -1,5 +1,4 @@
 """launch/run.sh: starts `tandem train` on the hosts of a job. This file says in which order things happen."""
-import json
 import os
 import secrets
 import shlex
@@ -15,6 +14,7 @@ from command import environment
 from command_line import Parser, whole
 from errors import CONFIG, DATA, STOPPED, TEMPORARY, Failure, say
 from hosts import Host, Platform
+from instances import MARKETS, machine_types
 from job import Job, end_before_start, meaning, on_stop
 from nccl_log import PATTERN, NcclLog
 from settings import read_settings
@@ -35,6 +35,7 @@ def options(arguments):
     parser.add_argument("--grace", type=whole(0), default=110, metavar="S", help="seconds from a request to stop until all is killed (110)")
     parser.add_argument("--net", choices=["auto", "efa", "sockets"], default="auto", help="what NCCL uses between hosts (auto)")
     parser.add_argument("--min-hosts", type=whole(0), default=0, metavar="N", help="go on with N hosts or more if others are silent")
+    parser.add_argument("--market", choices=MARKETS, default="on_demand", help="which price of the machine type the run counts (on_demand)")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help="an environment variable that the checks refuse")
     parser.add_argument("--print", action="store_true", help="show the command, start nothing")
     split = arguments.index("--") if "--" in arguments else len(arguments)
@@ -67,17 +68,17 @@ def network(hosts, net, uses_gpus):
     return net if net != "auto" else "efa" if has_efa else "sockets"
 
 
-def instances():
-    """What is known of machine types."""
-    with open(os.path.join(LAUNCH, "instances.json"), encoding="utf-8") as file:
-        return json.load(file)["types"]
-
-
-def least_bandwidth(hosts, types):
-    """GB/s that an all_reduce must reach on these hosts by launch/instances.json; None if it does not say."""
+def type_of(hosts, types):
+    """What is known of the one machine type of these hosts, or None."""
     names = {checks.first(host, "machine") for host in hosts}
-    known = types.get(names.pop()) if len(names) == 1 else None
-    return known["bus_gb_s"][{1: "1", 2: "2"}.get(len(hosts), "4")] if known else None
+    return types.get(names.pop()) if len(names) == 1 else None
+
+
+def from_type(known, hosts, market, settings):
+    """Settings that launch/instances.json has values for, and that are 0: what an all_reduce must reach, and the price."""
+    price = known["usd_per_hour"][market]
+    values = {"dist.min_gb_s": known["bus_gb_s"][{1: "1", 2: "2"}.get(len(hosts), "4")], "run.usd_per_node_hour": price and price["usd"]}
+    return [word for key, value in values.items() if value and float(settings[key]) == 0 for word in (f"--{key}", str(value))]
 
 
 def examine(platform, hosts, job):
@@ -119,10 +120,9 @@ def main(arguments):
     ranks = rank_count(hosts, all_hosts, int(settings["train.global_batch"]), int(settings["dist.tensor"]))
     uses_gpus = settings["run.device"] != "cpu" and any("gpu" in host.facts for host in hosts)
     net = network(hosts, chosen.net, uses_gpus)
-    types = instances()
-    least = least_bandwidth(hosts, types) if uses_gpus else None
-    if least and float(settings["dist.min_gb_s"]) == 0:
-        chosen.job += ["--dist.min_gb_s", str(least)]
+    types = machine_types()
+    if uses_gpus and (known := type_of(hosts, types)):
+        chosen.job += from_type(known, hosts, chosen.market, settings)
     run = os.path.join(run_dir, settings["run.name"])
     logs = os.path.join(run, "nccl") if net == "efa" else ""
     identity = secrets.token_hex(8)

@@ -14,6 +14,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "run"))
 from command_line import Parser, REPOSITORY, like, run_script, settings_in, whole
 from errors import CONFIG, Failure
+from instances import machine_types
 
 DAY_S = 86400
 # What the service allows in a request.
@@ -74,8 +75,7 @@ def hyperparameters(words):
 
 def problems(chosen):
     """What the service would refuse, or would end the job for. launch/instances.json says which instances there are."""
-    with open(os.path.join(os.path.dirname(HERE), "instances.json"), encoding="utf-8") as file:
-        known = ["ml." + name for name in json.load(file)["types"]]
+    known = ["ml." + name for name in machine_types()]
     for option, given, most in [("tag", chosen.tag, MOST_TAGS), ("subnet", chosen.subnet, MOST_SUBNETS),
                                 ("security-group", chosen.security_group, MOST_GROUPS)]:
         if len(given) > most:

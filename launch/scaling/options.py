@@ -5,6 +5,7 @@ import re
 
 from command_line import Parser, like, settings_in, whole
 from errors import CONFIG, Failure
+from instances import MARKETS
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Settings that a study decides for every launch.
@@ -68,7 +69,7 @@ def parser():
     p.add_argument("--hosts", default="", metavar="A,B", help="the same as a list")
     p.add_argument("--instance", default="", metavar="TYPE", help="machine type in launch/instances.json")
     p.add_argument("--gpu", default="", metavar="NAME", help="for `tandem estimate --gpu` (that of --instance, otherwise none)")
-    p.add_argument("--price", default="on_demand", choices=["on_demand", "spot", "capacity_block", "sagemaker"],
+    p.add_argument("--price", default="on_demand", choices=MARKETS,
                    help="which price of --instance (%(default)s)")
     p.add_argument("--usd-per-node-hour", type=dollars, metavar="USD", help="price of a node")
     p.add_argument("--max-dollars", type=dollars, metavar="USD", help="refuse to start when more is expected")

@@ -18,9 +18,11 @@ import nccl_log
 from command import environment
 from errors import CONFIG, DATA, Failure
 from hosts import Host, Platform
+from instances import MARKETS
 from recorded import GOOD, NCCL_LOG
 
-INSTANCES = {"p4d.24xlarge": {"gpus": 8, "efa": 4, "nvswitch": True, "bus_gb_s": {"1": 200, "2": 60, "4": 28}}}
+INSTANCES = {"p4d.24xlarge": {"gpus": 8, "efa": 4, "nvswitch": True, "bus_gb_s": {"1": 200, "2": 60, "4": 28},
+                              "usd_per_hour": {"on_demand": {"usd": 22.5}, "spot": None}}}
 # A fact that is wrong, and what is said about it: of a host that is called b; None: the fact is missing.
 FAULTS = [
     ({"program": None}, "t/tandem is not there or cannot be run"),
@@ -105,15 +107,20 @@ class Instances(unittest.TestCase):
     def test_each_type_says_all(self):
         with open(os.path.join(LAUNCH, "instances.json")) as file:
             known = json.load(file)
-        self.assertLessEqual(datetime.date.fromisoformat(known["updated"]), datetime.date.today())
         self.assertGreater(len(known["types"]), 5)
         for name, facts in known["types"].items():
             with self.subTest(name):
-                self.assertEqual(set(facts), {"gpus", "gpu", "gpu_memory_mib", "efa", "nvswitch", "host_memory_gib", "bus_gb_s", "usd_per_hour"})
+                self.assertEqual(set(facts), {"gpus", "gpu", "gpu_memory_mib", "efa", "nvswitch", "host_memory_gib", "bus_gb_s", "between_gb_s",
+                                              "usd_per_hour"})
                 self.assertEqual(set(facts["bus_gb_s"]), {"1", "2", "4"})
-                self.assertEqual(set(facts["usd_per_hour"]), {"on_demand", "spot", "capacity_block", "sagemaker"})
-                for figure in [*facts["bus_gb_s"].values(), *facts["usd_per_hour"].values()]:
+                for figure in [*facts["bus_gb_s"].values(), facts["between_gb_s"]]:
                     self.assertTrue(figure is None or figure > 0)
+                self.assertEqual(list(facts["usd_per_hour"]), MARKETS)
+                for price in filter(None, facts["usd_per_hour"].values()):
+                    self.assertEqual(list(price), ["usd", "date", "source"])
+                    self.assertGreater(price["usd"], 0)
+                    self.assertLessEqual(datetime.date.fromisoformat(price["date"]), datetime.date.today())
+                    self.assertGreater(len(price["source"]), 10)
         self.assertEqual(known["types"]["p4d.24xlarge"]["efa"], 4)
 
 
@@ -206,10 +213,14 @@ class Choices(unittest.TestCase):
         self.assertEqual(main.network(without, "auto", True), "sockets")
         self.assertEqual(main.network(without, "efa", True), "efa")  # the checks then say what is missing
 
-    def test_the_least_bandwidth(self):
+    def test_what_follows_from_the_machine_type(self):
         a, b = pair({})
-        self.assertEqual([main.least_bandwidth([a] * count, INSTANCES) for count in (1, 2, 3, 4, 16)], [200, 60, 28, 28, 28])
-        self.assertIsNone(main.least_bandwidth([a, Host("c", 8, {"machine": ["unknown"]})], INSTANCES))
+        known, open_ = main.type_of([a, b], INSTANCES), {"dist.min_gb_s": "0", "run.usd_per_node_hour": "0"}
+        least = [main.from_type(known, [a] * count, "spot", open_) for count in (1, 2, 3, 4, 16)]
+        self.assertEqual(least, [["--dist.min_gb_s", str(gb_s)] for gb_s in (200, 60, 28, 28, 28)])
+        self.assertEqual(main.from_type(known, [a], "on_demand", {**open_, "dist.min_gb_s": "3"}), ["--run.usd_per_node_hour", "22.5"])
+        self.assertEqual(main.from_type(known, [a], "on_demand", {"dist.min_gb_s": "3", "run.usd_per_node_hour": "20"}), [])
+        self.assertIsNone(main.type_of([a, Host("c", 8, {"machine": ["unknown"]})], INSTANCES))
 
 
 class Environment(unittest.TestCase):

@@ -64,13 +64,14 @@ class Manifest(unittest.TestCase):
             types = json.load(file)["types"]
         for name, machine in types.items():
             for prefix in ["", "ml."]:
-                job = manifest(instance=prefix + name, nodes="3")
+                efa = machine["efa"]
+                job = manifest(instance=prefix + name, nodes="3", net="efa" if efa else "sockets")
                 self.assertEqual(mpijob.problems(job), [])
                 pod, worker = place(job, "Worker")
                 limits = worker["resources"]["limits"]
-                self.assertEqual([limits["nvidia.com/gpu"], limits["vpc.amazonaws.com/efa"]], [machine["gpus"], machine["efa"]])
+                self.assertEqual([limits["nvidia.com/gpu"], limits.get("vpc.amazonaws.com/efa", 0)], [machine["gpus"], efa])
                 self.assertEqual(job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"], 3)
-                memory = int(limits["memory"].removesuffix("Gi")) + 10  # and huge pages
+                memory = int(limits["memory"].removesuffix("Gi")) + 10 * bool(efa)  # and huge pages
                 self.assertTrue(0.7 * machine["host_memory_gib"] < memory < 0.9 * machine["host_memory_gib"])
                 terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
                 self.assertTrue(all({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [name, "ml." + name]}

@@ -91,12 +91,14 @@ class Settings(Launched):
                                         "--train.global_batch", "8", *settings]), 0)
         return shlex.split(shown.getvalue().splitlines()[-1])
 
-    def test_the_least_bandwidth_is_that_of_the_machine_unless_the_user_has_one(self):
-        measured = str(main.least_bandwidth([Host("a", 8, GOOD)], main.instances()))
-        self.assertEqual(self.print_command()[-2:], ["--dist.min_gb_s", measured])
+    def test_bandwidth_and_price_are_those_of_the_machine_unless_the_user_has_one(self):
+        known = main.machine_types()[GOOD["machine"][0]]
+        price = ["--run.usd_per_node_hour", str(known["usd_per_hour"]["on_demand"]["usd"])]
+        self.assertEqual(self.print_command()[-4:], ["--dist.min_gb_s", str(known["bus_gb_s"]["1"]), *price])
         for own in [["--dist.min_gb_s", "3"], ["--dist.min_gb_s=3"]]:
-            self.assertEqual(self.print_command(*own)[-len(own):], own)
-        self.assertNotIn("--dist.min_gb_s", self.print_command("--run.device", "cpu"))
+            self.assertEqual(self.print_command(*own)[-len(own) - 2:], [*own, *price])
+        for setting in ("--dist.min_gb_s", "--run.usd_per_node_hour"):
+            self.assertNotIn(setting, self.print_command("--run.device", "cpu"))
 
     def test_help_is_that_of_the_program(self):
         done = subprocess.run([RUN, "--tandem", tandem_program.TANDEM, "--", "train", "--help"], capture_output=True, text=True)

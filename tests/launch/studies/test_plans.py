@@ -101,13 +101,12 @@ class Plans(Studies):
 
     def test_machine_types(self):
         """Prices are those of launch/instances.json."""
-        entry = prices.instance("p4d.24xlarge")
+        price = prices.machine_type("p4d.24xlarge")["usd_per_hour"]["on_demand"]
         said = self.measure("--ranks", 8, 16, "--train.global_batch", 64, "--instance", "p4d.24xlarge", "--plan")
-        self.assertIn(f"2 nodes for the whole time, at {entry['usd_per_hour']['on_demand']} an hour "
-                      f"(p4d.24xlarge, on demand, prices of {entry['updated']})", said)
+        self.assertIn(f"2 nodes for the whole time, at {price['usd']} an hour (p4d.24xlarge, on demand, price of {price['date']}", said)
         refused = [(["p9"], "--instance p9 is not in launch/instances.json, which has "),
-                   (["p4d.24xlarge", "--price", "spot"], "launch/instances.json has no spot price of p4d.24xlarge"),
-                   (["g6.48xlarge"], "--instance g6.48xlarge: `tandem estimate` knows no L4 with 22888 MiB")]
+                   (["p4de.24xlarge", "--price", "spot"], "launch/instances.json has no spot price of p4de.24xlarge"),
+                   (["p6-b200.48xlarge"], "--instance p6-b200.48xlarge: `tandem estimate` knows no B200 with 183359 MiB")]
         for words, message in refused:
             self.assertIn(message, self.measure("--instance", *words, code=2))
 
