@@ -198,6 +198,9 @@ void print_run(const RunFacts& run) {
     show("memory      %s at the peak of the largest rank; the busiest sends %s a step\n",
          format_bytes(run.peak_bytes).c_str(), format_bytes(run.wire_bytes).c_str());
   }
+  if (run.usd > 0) {
+    show("cost        %.2f dollars\n", run.usd);
+  }
 }
 
 void inspect_run(const std::string& path, const Request& request) {
@@ -250,16 +253,18 @@ void print_table(const std::vector<RunFacts>& runs) {
     width = std::max(width, run.name.size());
   }
   const auto name_width = static_cast<int>(width);
-  show("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, "run", "state", "steps", "loss", "best",
-       "age", "size");
+  const bool priced = std::ranges::any_of(runs, [](const RunFacts& run) { return run.usd > 0; });
+  show("%-*s %-8s %13s %9s %9s %8s %10s%s\n", name_width, "run", "state", "steps", "loss", "best",
+       "age", "size", priced ? "        usd" : "");
   for (const RunFacts& run : runs) {
     const auto number = [](const std::optional<RunFacts::Loss>& loss) {
       return loss ? formatted("%.4f", loss->value) : "-";
     };
-    show("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, run.name.c_str(), run.state().c_str(),
+    const std::string usd = run.usd > 0 ? formatted(" %10.2f", run.usd) : "";
+    show("%-*s %-8s %13s %9s %9s %8s %10s%s\n", name_width, run.name.c_str(), run.state().c_str(),
          str(run.step, "/", run.steps).c_str(), number(run.loss).c_str(),
          number(run.best()).c_str(), format_duration(run.age_s).c_str(),
-         format_bytes(run.bytes).c_str());
+         format_bytes(run.bytes).c_str(), usd.c_str());
   }
   show("\nbest: least validation loss, or training loss where nothing was validated\n");
 }

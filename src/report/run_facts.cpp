@@ -39,6 +39,7 @@ void take_line(const Json& line, RunFacts* run) {
       }
     }
     run->step_ms = number_in(line, "step_ms", 0);
+    run->usd = std::max(run->usd, number_in(line, "usd", 0));
     run->peak_bytes = static_cast<int64_t>(number_in(line, "peak_bytes", 0));
     run->wire_bytes = static_cast<int64_t>(number_in(line, "wire_bytes", 0));
   } else if (line.contains("val_loss")) {
@@ -64,12 +65,15 @@ int64_t bytes_below(const std::string& folder) {
 }
 
 // A damaged report says nothing.
-std::string last_end_in(const std::string& report) {
+void take_last_start(const std::string& report, RunFacts* run) {
   const Json json = Json::parse(read_file(report), nullptr, false);
   const Json starts = json.is_object() ? json.value("starts", Json()) : Json();
   const Json last = starts.is_array() && !starts.empty() ? starts.back() : Json();
-  const Json state = last.is_object() ? last.value("state", Json()) : Json();
-  return state.is_string() ? state.get<std::string>() : "";
+  if (last.is_object()) {
+    const Json state = last.value("state", Json());
+    run->last_end = state.is_string() ? state.get<std::string>() : "";
+    run->usd = std::max(run->usd, number_in(last, "usd", 0));
+  }
 }
 
 double age_of(const std::string& path) {
@@ -110,6 +114,9 @@ std::string RunFacts::json() const {
   if (!rate_name.empty()) {
     text[rate_name] = rate;
   }
+  if (usd > 0) {
+    text["usd"] = usd;
+  }
   return text.dump();
 }
 
@@ -132,7 +139,7 @@ RunFacts read_run(const RunDirectory& directory) {
     run.age_s = age_of(directory.metrics());
   }
   if (fs::exists(directory.report())) {
-    run.last_end = last_end_in(directory.report());
+    take_last_start(directory.report(), &run);
   }
   for (const CheckpointName& checkpoint : list_checkpoints(directory.checkpoints())) {
     run.step = std::max(run.step, checkpoint.step);

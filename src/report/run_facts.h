@@ -31,6 +31,7 @@ struct RunFacts {
   // "tokens_per_s" or "images_per_s" of the last line; 0: not known.
   std::string rate_name{};
   double rate = 0, step_ms = 0;
+  double usd = 0;                          // that it has cost; 0: not known
   int64_t peak_bytes = 0, wire_bytes = 0;  // of the last line: memory of the largest rank, and sent
 
   // "running", "finished", "died" (its last start never said how it ended), "stopped", or "new"

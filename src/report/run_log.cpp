@@ -58,12 +58,13 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
       directory_(directory),
       data_(data),
       run_(RunReport::of_earlier_starts(directory.report(), step)),
+      cost_(config, directory, run_.starts, each_once(hosts).size()),
       metrics_(open_metrics(directory, step)),
       console_({.mode = config.log.progress,
                 .first_step = step,
                 .steps = config.train.steps,
                 .log_every = config.train.log_every,
-                .unit = unit()}),
+                .unit = config_.unit()}),
       hosts_(hosts) {
   const LoggedSoFar so_far = read_logged(directory.metrics());
   elapsed_before_s_ = so_far.elapsed_s;
@@ -73,7 +74,7 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
                          .ranks = static_cast<int64_t>(hosts.size()),
                          .first_step = step,
                          .step = step,
-                         .unit = unit(),
+                         .unit = config_.unit(),
                          .training = so_far.training,
                          .validation = so_far.validation});
   if (config.log.tensorboard) {
@@ -97,7 +98,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
       s.parameters.trained < s.parameters.all ? str(", ", s.parameters.trained, " trained") : "";
   console_.print(str("model       ", config_.model.description(), "; ", s.parameters.all,
                      " parameters", trained));
-  console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
+  console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", config_.unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",
                      s.samples_per_epoch / config_.train.global_batch, " steps",
                      s.packing ? ", " + s.packing->text() : ""));
@@ -161,8 +162,7 @@ double RunLog::duration_s() const {
 std::vector<Metric> RunLog::place_of(int64_t step) const {
   const int64_t batch = config_.train.global_batch;
   return {{"epoch", static_cast<double>(step * batch) / static_cast<double>(samples_per_epoch_)},
-          {config_.model->reads_text() ? "tokens" : "samples",
-           (step - skipped_batches_) * batch * units_per_sample()}};
+          {config_.model->reads_text() ? "tokens" : "samples", units_until(step)}};
 }
 
 void RunLog::append(int64_t step, std::vector<Metric> metrics) {
@@ -176,7 +176,8 @@ void RunLog::append(int64_t step, std::vector<Metric> metrics) {
 void RunLog::write_report() {
   now().duration_s = duration_s();
   const int64_t samples = (now().step - now().first_step) * config_.train.global_batch;
-  now().units_per_s = static_cast<double>(samples * units_per_sample()) / now().duration_s;
+  now().usd = cost_.usd();
+  now().units_per_s = static_cast<double>(samples * config_.units_per_sample()) / now().duration_s;
   log([&] { replace_file(directory_.report(), run_.json(), directory_.folder()); });
 }
 
@@ -206,7 +207,8 @@ std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
 }
 
 void RunLog::training(const StepMetrics& m) {
-  const double units_per_s = static_cast<double>(m.samples * units_per_sample()) / m.seconds;
+  const double units_per_s =
+      static_cast<double>(m.samples * config_.units_per_sample()) / m.seconds;
   const double step_ms = 1000 * m.seconds / static_cast<double>(m.steps);
   std::vector<Metric> metrics = place_of(m.step);
   metrics.insert(metrics.end(),
@@ -214,7 +216,7 @@ void RunLog::training(const StepMetrics& m) {
                   {"lr", m.lr},
                   {"grad_norm", m.grad_norm},
                   {"step_ms", step_ms},
-                  {std::string(unit()) + "_per_s", units_per_s},
+                  {std::string(config_.unit()) + "_per_s", units_per_s},
                   {"mfu", m.mfu},
                   {"wire_bytes", m.use.wire.payload().total()},
                   {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
@@ -243,6 +245,12 @@ void RunLog::training(const StepMetrics& m) {
   }
   if (m.drift) {
     metrics.push_back({"drift", *m.drift});
+  }
+  if (cost_.is_known()) {
+    const double usd = cost_.usd();
+    const PriceUnit unit = config_.price_unit();
+    metrics.push_back({"usd", usd});
+    metrics.push_back({unit.key, unit.price(usd, static_cast<double>(units_until(m.step)))});
   }
   add_scalars(m.step, "train", metrics);
   append(m.step, std::move(metrics));
@@ -368,6 +376,9 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   if (lost_ > 0) {
     console_.print(
         str("not logged  ", counted(lost_, "record"), ": the files could not be written"));
+  }
+  if (cost_.is_known()) {
+    console_.print("cost        " + cost_.text(units_until(report.step)));
   }
   console_.print(stopped ? str("stopped on request after step ", report.step,
                                "; the same command goes on from here")

@@ -12,6 +12,7 @@
 #include "src/data/dataset.h"
 #include "src/inference/evaluation.h"
 #include "src/report/console.h"
+#include "src/report/run_cost.h"
 #include "src/report/run_report.h"
 #include "src/report/slowest_rank.h"
 #include "src/report/writers/metrics_log.h"
@@ -105,14 +106,12 @@ class RunLog {
   void finish(bool stopped, const std::string& checkpoint, RunReport report);
 
  private:
-  const char* unit() const { return config_.model->reads_text() ? "tokens" : "images"; }
-  // Tokens or images in one sample.
-  int64_t units_per_sample() const {
-    return config_.model->reads_text() ? config_.model->context() : 1;
-  }
-
   RunStart& now() { return run_.starts.back(); }
   double duration_s() const;  // since this start
+  // Tokens or images that the run was trained on.
+  int64_t units_until(int64_t step) const {
+    return (step - skipped_batches_) * config_.train.global_batch * config_.units_per_sample();
+  }
   // Where training is after a step: epochs, and tokens or samples.
   std::vector<Metric> place_of(int64_t step) const;
   // A line of metrics.jsonl: the step, these, and the time.
@@ -131,6 +130,7 @@ class RunLog {
   RunDirectory directory_;
   DatasetInfo data_;
   RunReport run_;  // what report.json holds: the last end, and all starts with this one
+  RunCost cost_;
   MetricsLog metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: switched off
   Console console_;

@@ -54,6 +54,9 @@ Json RunStart::json() const {
                {"device", device},   {"first_step", first_step},
                {"step", step},       {"duration_s", duration_s}};
   json[unit + std::string(kPerSecond)] = units_per_s;
+  if (usd > 0) {
+    json["usd"] = usd;
+  }
   for_each_loss(*this, [&](const char* key, const std::optional<double>& loss) {
     if (loss) {
       json[key] = *loss;
@@ -75,6 +78,7 @@ RunStart RunStart::from_json(const Json& json) {
   json.at("duration_s").get_to(start.duration_s);
   start.unit = json.contains("images_per_s") ? "images" : "tokens";
   json.at(start.unit + std::string(kPerSecond)).get_to(start.units_per_s);
+  start.usd = json.value("usd", 0.0);
   for_each_loss(start, [&](const char* key, std::optional<double>& loss) {
     if (json.contains(key)) {
       loss = json[key].get<double>();

@@ -37,13 +37,14 @@ struct RunStart {
   double duration_s = 0;            // of training, with validation and saves
   std::string unit{};               // of units_per_s: "tokens" or "images"
   double units_per_s = 0;           // mean over duration_s
+  double usd = 0;                   // of the run, with all starts before (RunCost); 0: not known
   Losses training{}, validation{};  // of the whole run, nats per target
   std::string state = "running";    // or "finished", "stopped" (on request), "died"
 
   // {"version": "0.1.0", "time": 1790000000.5, "hosts": ["a"], "ranks": 2, "device": "1 thread",
   //  "first_step": 0, "step": 20, "duration_s": 1.5, "tokens_per_s": 900.0, "loss": 2.5,
   //  "best_loss": 2.4, "val_loss": 2.6, "best_val_loss": 2.6, "state": "finished"}. Losses that are
-  // empty are left out.
+  // empty are left out, and a `usd` of 0.
   nlohmann::ordered_json json() const;
   // Throws std::exception when this is no such object.
   static RunStart from_json(const nlohmann::ordered_json& json);

@@ -122,6 +122,8 @@ void Config::bind(Options& o) {
   o.add_choice("run.watch_spot", run.watch_spot,
                {{"auto", WatchSpot::kAuto}, {"on", WatchSpot::kOn}, {"off", WatchSpot::kOff}},
                "save and stop when EC2 takes a spot machine back; auto: on machines of EC2");
+  o.add("run.usd_per_node_hour", run.usd_per_node_hour,
+        "dollars of a machine and an hour, for what the run costs; 0: not known", 0, 1e6);
   o.add("data.path", data.path, "dataset made by `tandem prepare`");
   o.only_if(
       "model.kind", [this] { return model->reads_text(); },

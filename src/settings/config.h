@@ -40,6 +40,7 @@ struct RunConfig {
   std::string choices{};
   std::string stop_file{};
   WatchSpot watch_spot = WatchSpot::kAuto;
+  double usd_per_node_hour = 0;  // 0: not known
 
   // Binds `device` as the setting `key`, which messages will name.
   void bind_device(Options& options, const std::string& key);
@@ -165,6 +166,16 @@ struct LogConfig {
   std::string trace{};
 };
 
+// The amount whose price is told.
+struct PriceUnit {
+  std::string key;   // "usd_per_1e9_tokens", "usd_per_1e6_images"
+  std::string text;  // "10^9 tokens", "10^6 images"
+  double units = 0;
+
+  // The price of the amount when `bought` tokens or images cost `usd`.
+  double price(double usd, double bought) const { return usd / bought * units; }
+};
+
 struct Config {
   RunConfig run;
   DataConfig data;
@@ -191,6 +202,13 @@ struct Config {
   }
   Windows windows() const {
     return {data.windows, model->context(), static_cast<uint64_t>(run.seed)};
+  }
+  // What is trained on: "tokens" or "images", and how many are in one sample.
+  const char* unit() const { return model->reads_text() ? "tokens" : "images"; }
+  int64_t units_per_sample() const { return model->reads_text() ? model->context() : 1; }
+  PriceUnit price_unit() const {
+    return model->reads_text() ? PriceUnit{"usd_per_1e9_tokens", "10^9 tokens", 1e9}
+                               : PriceUnit{"usd_per_1e6_images", "10^6 images", 1e6};
   }
   TrainingStepOptions training_step(Device device, int ranks) const;
   // Why a step is not one CUDA graph on such a device; empty if it is.

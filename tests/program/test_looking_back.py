@@ -65,6 +65,22 @@ class LookingBack(Workspace):
         self.assertEqual(json.loads(self.shown("inspect", self.run_folder("wide"), "--json"))["state"], "stopped")
         self.assertEqual(wide["state"], "stopped")
 
+    def test_what_runs_cost(self):
+        """The dollars of a run are those of its last start, and the table has them where a run knows them."""
+        self.assertNotIn("usd", self.shown("inspect", self.path("runs")))
+        prices = ["--run.usd_per_node_hour", "360000"]
+        self.train("priced", "--train.steps", "10", *prices, "--run.dir", self.path("priced"))
+        self.train("priced", "--train.steps", "20", *prices, "--run.dir", self.path("priced"))
+        folder = self.path("priced/priced")
+        lines = [line["usd"] for line in metrics(folder) if "usd" in line]
+        self.assertEqual(lines, sorted(lines))
+        with open(os.path.join(folder, "report.json")) as file:
+            starts = [start["usd"] for start in json.load(file)["starts"]]
+        self.assertLess(starts[0], starts[1])
+        self.assertEqual(json.loads(self.shown("inspect", folder, "--json"))["usd"], starts[1])
+        self.assertIn(f"cost        {starts[1]:.2f} dollars\n", self.shown("inspect", folder))
+        self.assertRegex(self.shown("inspect", self.path("priced")), fr"(?m) usd$[\s\S]*^priced .* {starts[1]:.2f}$")
+
     def test_a_run_that_goes_on_is_running(self):
         with open(os.path.join(self.run_folder("wide"), "lock"), "r+") as lock:
             fcntl.fcntl(lock, 37, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))  # 37: F_OFD_SETLK

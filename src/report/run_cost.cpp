@@ -1,0 +1,48 @@
+#include "src/report/run_cost.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "src/core/counted.h"
+#include "src/core/formatted.h"
+#include "src/report/writers/metrics_log.h"
+
+namespace tandem {
+
+namespace {
+
+const auto kLoaded = std::chrono::steady_clock::now();
+
+}  // namespace
+
+RunCost::RunCost(const Config& config, const RunDirectory& directory,
+                 const std::vector<RunStart>& earlier, size_t nodes)
+    : unit_(config.price_unit()),
+      nodes_(nodes),
+      usd_per_hour_(config.run.usd_per_node_hour * static_cast<double>(nodes)) {
+  if (!earlier.empty()) {
+    before_ = earlier.back().usd;
+  }
+  if (std::filesystem::exists(directory.metrics())) {
+    read_metrics(directory.metrics(), [&](const nlohmann::ordered_json& line) {
+      before_ = std::max(before_, number_in(line, "usd", 0));
+    });
+  }
+}
+
+double RunCost::usd() const {
+  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - kLoaded);
+  return before_ + usd_per_hour_ * seconds.count() / 3600;
+}
+
+std::string RunCost::text(int64_t units) const {
+  const double usd = this->usd();
+  return formatted("%.2f dollars on %s at %.8g an hour; %.2f for %s", usd,
+                   counted(static_cast<int64_t>(nodes_), "node").c_str(),
+                   usd_per_hour_ / static_cast<double>(nodes_),
+                   unit_.price(usd, static_cast<double>(units)), unit_.text.c_str());
+}
+
+}  // namespace tandem
