@@ -38,7 +38,7 @@ struct Request : RunRequest {
   int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // as GPT-2's and CIFAR-10's
   double memory_gib = 0, product_tflops = 0, memory_gb_s = 0, inside_gb_s = 0, between_gb_s = 0;
   std::string machine;
-  bool json = false, ops = false;
+  bool largest_batch = false, json = false, ops = false;
 
   Request() : RunRequest(kUsage) {
     options.add("machine", machine, "file of `tandem bench links`: links as they were measured");
@@ -59,6 +59,10 @@ struct Request : RunRequest {
     options.add("inside-gb-s", inside_gb_s, "of a rank's link inside its node; 0: as printed", 0,
                 1e6);
     options.add("between-gb-s", between_gb_s, "of a node's link to others; 0: as printed", 0, 1e6);
+    options.add("largest-batch", largest_batch,
+                "each row has the largest micro-batch that fits, in place of train.micro_batch");
+    options.add("usd-per-node-hour", config.run.usd_per_node_hour,
+                "dollars of a node and an hour; 0: no prices", 0, 1e6);
     options.add("json", json, "print one JSON object instead of a table");
     options.add("ops", ops, "print instead the floor of each op of a gpt's or llama's step");
     add_settings();
@@ -167,12 +171,18 @@ Job job_of(const Request& request) {
   return job;
 }
 
-std::vector<EstimateRow> rows_of(const Config& config, const DatasetInfo& data, const Job& job) {
+std::vector<EstimateRow> rows_of(const Request& request, const DatasetInfo& data, const Job& job) {
+  const Config& config = request.config;
   std::vector<EstimateRow> rows;
-  const auto add = [&](const Config& tried, bool is_given) {
+  const auto add = [&](Config tried, bool is_given) {
+    const int64_t largest = largest_micro_batch(tried, data, job);
+    if (const int64_t usable = usable_micro_batch(tried, job, largest);
+        request.largest_batch && usable > 0) {
+      tried.train.micro_batch = usable;
+    }
     rows.push_back({.config = tried,
                     .estimate = estimate(tried, data, job),
-                    .largest_micro_batch = largest_micro_batch(tried, data, job),
+                    .largest_micro_batch = largest,
                     .is_given = is_given});
   };
   for (int64_t zero = 0; zero < 4; ++zero) {
@@ -235,7 +245,7 @@ ExitCode estimate_command(const Words& words, World& world) {
     std::printf("%s\n", ops_of(request, data, job).c_str());
     return ExitCode::kOk;
   }
-  const std::vector<EstimateRow> rows = rows_of(request.config, data, job);
+  const std::vector<EstimateRow> rows = rows_of(request, data, job);
   const std::string shown =
       request.json ? estimate_json(rows, data, job) : estimate_text(rows, data, job);
   std::printf("%s\n", shown.c_str());

@@ -81,6 +81,16 @@ std::string verdict(const std::vector<EstimateRow>& rows, const Job& job) {
              remedies(rows, given, job));
 }
 
+int64_t units_per_step(const Config& config) {
+  return config.train.global_batch * config.units_per_sample();
+}
+
+// Dollars of 10^9 tokens or 10^6 images.
+double usd_per_many(const EstimateRow& row, const Job& job) {
+  const int64_t units = row.config.train.steps * units_per_step(row.config);
+  return row.config.price_unit().price(row.usd(job), static_cast<double>(units));
+}
+
 std::string rates(const Hardware& hardware) {
   return formatted(
       "%s; matrix products %.3g TFLOP/s of %.3g%s, attention %.3g; "
@@ -183,18 +193,32 @@ std::string wrapped(const std::string& text, size_t indent) {
 }
 
 std::string step_table(const std::vector<Line>& lines, const Job& job, const char* label) {
+  const bool priced = lines[0].row->config.run.usd_per_node_hour > 0;
   std::string text =
-      formatted("%-4s %-9s %10s %9s %11s %12s %9s %6s %9s\n", label, "recompute", "peak",
-                "max batch", "sent inside", "sent between", "step ms", "mfu", "exposed");
+      formatted("%-4s %-9s %10s %9s %11s %12s %9s %6s %9s", label, "recompute", "peak", "max batch",
+                "sent inside", "sent between", "step ms", "mfu", "exposed");
+  text += priced ? formatted(" %9s %9s\n", "usd", "usd each") : "\n";
   for (const auto& [row, value] : lines) {
     const Estimate& e = row->estimate;
-    text += formatted("%-4s %-9s %10s %9ld %11s %12s %9.4g %5.1f%% %9.4g%s\n", value.c_str(),
+    text += formatted("%-4s %-9s %10s %9ld %11s %12s %9.4g %5.1f%% %9.4g", value.c_str(),
                       row->recompute().c_str(), format_bytes(e.peak_bytes).c_str(),
                       row->largest_micro_batch, format_bytes(e.wire.inside).c_str(),
                       format_bytes(e.wire.between).c_str(), e.step_s * 1e3, e.mfu * 100,
-                      e.exposed_s * 1e3, row->fits(job) ? "" : "  does not fit");
+                      e.exposed_s * 1e3);
+    text += priced ? formatted(" %9.2f %9.2f", row->usd(job), usd_per_many(*row, job)) : "";
+    text += row->fits(job) ? "\n" : "  does not fit\n";
   }
   return text;
+}
+
+std::string priced_text(const EstimateRow& given) {
+  const Config& config = given.config;
+  return config.run.usd_per_node_hour > 0
+             ? formatted(
+                   "\n`usd`: dollars of %s on whole nodes, without starts and validations; "
+                   "`usd each`: of %s.",
+                   counted(config.train.steps, "step").c_str(), config.price_unit().text.c_str())
+             : "";
 }
 
 // A row for each class of memory, a column for each line of the other table.
@@ -223,32 +247,46 @@ nlohmann::json json_of(const EstimateRow& row, const Job& job) {
   for (const MemoryClass column : kColumns) {
     memory[std::string(name_of(column))] = e.class_bytes[static_cast<size_t>(column)];
   }
-  return {{"zero", row.config.dist.zero},
-          {"tensor", row.config.dist.tensor},
-          {"recompute", row.recompute()},
-          {"given", row.is_given},
-          {"fits", row.fits(job)},
-          {"peak_bytes", e.peak_bytes},
-          {"reserved_bytes", e.reserved_bytes},
-          {"memory", memory},
-          {"checkpoint_bytes", e.checkpoint_bytes},
-          {"largest_micro_batch", row.largest_micro_batch},
-          {"wire_bytes", e.wire.total()},
-          {"wire_inside", e.wire.inside},
-          {"wire_between", e.wire.between},
-          {"flops", e.flops},
-          {"model_flops", e.model_flops},
-          {"step_ms", e.step_s * 1e3},
-          {"exposed_comm_ms", e.exposed_s * 1e3},
-          {"host_bytes", e.host_bytes},
-          {"copied_bytes", e.copied_bytes},
-          {"exposed_copy_ms", e.exposed_copy_s * 1e3},
-          {"mfu", e.mfu},
-          {"sync_wire_bytes", e.sync_wire.total()},
-          {"sync_ms", e.sync_s * 1e3}};
+  nlohmann::json json = {{"zero", row.config.dist.zero},
+                         {"tensor", row.config.dist.tensor},
+                         {"micro_batch", row.config.batch_plan(job.ranks).micro_batch()},
+                         {"recompute", row.recompute()},
+                         {"given", row.is_given},
+                         {"fits", row.fits(job)},
+                         {"peak_bytes", e.peak_bytes},
+                         {"reserved_bytes", e.reserved_bytes},
+                         {"memory", memory},
+                         {"checkpoint_bytes", e.checkpoint_bytes},
+                         {"largest_micro_batch", row.largest_micro_batch},
+                         {"wire_bytes", e.wire.total()},
+                         {"wire_inside", e.wire.inside},
+                         {"wire_between", e.wire.between},
+                         {"flops", e.flops},
+                         {"model_flops", e.model_flops},
+                         {"step_ms", e.step_s * 1e3},
+                         {"exposed_comm_ms", e.exposed_s * 1e3},
+                         {"host_bytes", e.host_bytes},
+                         {"copied_bytes", e.copied_bytes},
+                         {"exposed_copy_ms", e.exposed_copy_s * 1e3},
+                         {"mfu", e.mfu},
+                         {"sync_wire_bytes", e.sync_wire.total()},
+                         {"sync_ms", e.sync_s * 1e3}};
+  json[row.config.unit() + std::string("_per_s")] =
+      static_cast<double>(units_per_step(row.config)) / row.step_s();
+  if (row.config.run.usd_per_node_hour > 0) {
+    json["usd"] = row.usd(job);
+    json[row.config.price_unit().key] = usd_per_many(row, job);
+  }
+  return json;
 }
 
 }  // namespace
+
+double EstimateRow::usd(const Job& job) const {
+  const int64_t nodes = job.ranks / job.node_size;
+  return static_cast<double>(config.train.steps * nodes) * step_s() / 3600 *
+         config.run.usd_per_node_hour;
+}
 
 std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
                           const Job& job) {
@@ -274,7 +312,8 @@ std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInf
              "node and between nodes; times in ms. `exposed` is the part of a step that waits "
              "for other ranks.",
              0) +
-         (sizes.empty() ? "" : " `tp` is dist.tensor.") + "\n\n" + wrapped(verdict(rows, job), 0);
+         (sizes.empty() ? "" : " `tp` is dist.tensor.") + priced_text(given) + "\n\n" +
+         wrapped(verdict(rows, job), 0);
 }
 
 std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
@@ -282,6 +321,9 @@ std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInf
   nlohmann::json all = {{"ranks", job.ranks},
                         {"node_size", job.node_size},
                         {"data", data.path},
+                        {"unit", rows[0].config.unit()},
+                        {"units_per_step", units_per_step(rows[0].config)},
+                        {"train_count", data.train_count},
                         {"memory_bytes", job.hardware.memory_bytes},
                         {"assumed", rates(job.hardware)},
                         {"verdict", verdict(rows, job)},

@@ -16,6 +16,12 @@ struct EstimateRow {
   int64_t largest_micro_batch = 0;
   bool is_given = false;  // the configuration that the user gave
 
+  // Seconds of a step, with its share of an exchange of islands.
+  double step_s() const {
+    return estimate.step_s + estimate.sync_s / static_cast<double>(config.dist.sync_every);
+  }
+  // Dollars of train.steps steps on whole nodes.
+  double usd(const Job& job) const;
   bool fits(const Job& job) const { return estimate.peak_bytes <= job.hardware.memory_bytes; }
   std::string recompute() const { return config.train.recompute ? "block" : "none"; }
   std::string setting() const {

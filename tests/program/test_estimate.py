@@ -199,6 +199,35 @@ class Estimates(Workspace):
                       self.estimate("--model.kind", "mlp", "--data.path", "none.h5", "--image", "24", "--classes", "7").stdout)
 
     # Each answers at once: what a GPU's kernels list of a huge model is counted, not built.
+    def test_dollars(self):
+        """A price adds dollars of train.steps steps on whole nodes, and of 10^9 tokens; of what the rows say, by hand."""
+        words = ["--config", "configs/gpt2_124m.cfg", "--gpu", "a100-40", "--ranks", "16", "--train.steps", "1000"]
+        plain = self.given(*words)
+        self.assertNotIn("usd", plain)
+        row = self.given(*words, "--usd-per-node-hour", "36")
+        self.assertAlmostEqual(row["usd"], 2 * 36 * row["step_ms"] / 3600, delta=1e-9 * row["usd"])
+        self.assertAlmostEqual(row["usd_per_1e9_tokens"], row["usd"] / (1000 * 512 * 1024) * 1e9, delta=1e-9 * row["usd"])
+        self.assertAlmostEqual(row["tokens_per_s"], 512 * 1024 / row["step_ms"] * 1000, delta=1e-9 * row["tokens_per_s"])
+        self.assertEqual({key: value for key, value in row.items() if not key.startswith("usd")}, plain)
+        shown = self.estimate(*words, "--usd-per-node-hour", "36").stdout
+        self.assertIn(f" {row['usd']:.2f} ", shown)
+        self.assertIn("dollars of 1000 steps on whole nodes", shown)
+        images = self.given("--model.kind", "resnet", "--train.global_batch", "100", "--train.steps", "50", "--usd-per-node-hour", "36")
+        self.assertAlmostEqual(images["usd_per_1e6_images"], images["usd"] / 5000 * 1e6, delta=1e-9 * images["usd_per_1e6_images"])
+
+    def test_the_largest_micro_batch(self):
+        """Each row has the largest divisor of a rank's share that fits, whatever train.micro_batch is."""
+        words = ["--config", "configs/gpt2_350m.cfg", "--gpu", "a100-40", "--ranks", "8", "--train.global_batch", "512", "--train.micro_batch", "0"]
+        rows = json.loads(self.estimate("--json", "--largest-batch", *words).stdout)["rows"]
+        for row in rows:
+            with self.subTest(zero=row["zero"], tensor=row["tensor"], recompute=row["recompute"]):
+                share = 64 * row["tensor"]
+                self.assertEqual(row["micro_batch"], max(n for n in range(1, share + 1) if share % n == 0 and n <= row["largest_micro_batch"]))
+                self.assertTrue(row["fits"])
+        row = next(row for row in rows if row["given"])
+        self.assertEqual(row, self.given(*words[:-1], row["micro_batch"]))
+        self.assertFalse(self.given(*words)["fits"])
+
     def test_absurd_sizes(self):
         job = ["--gpu", "h100", "--ranks", "8", "--train.global_batch", "8"]
         wide = ["--model.width", "262144", "--model.heads", "1024"]
