@@ -19,6 +19,7 @@ charts      line charts, bar charts and heat maps, by matplotlib
 plots       which charts show the results
 tables      the tables of the report
 report      results as HTML, CSV and plots
+goodput     what interruptions cost a long run
 
 Hosts, settings files and errors are those of run.sh.
 """
