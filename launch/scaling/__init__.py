@@ -3,7 +3,7 @@
 main        the two commands: measure, and report
 options     the command line -> Request
 program     what `tandem` estimates
-prices      dollars of a node and an hour
+prices      the GPUs of a node, and its dollars an hour
 plan        the cases, those that are left out, and the order of launches
 plan_text   the plan as text
 environment commit, versions and devices
@@ -19,9 +19,13 @@ charts      line charts, bar charts and heat maps, by matplotlib
 plots       which charts show the results
 tables      the tables of the report
 report      results as HTML, CSV and plots
+
+Another command, launch/recommend.py:
+
+recommend   what to rent for a run
 goodput     what interruptions cost a long run
 
-Hosts, settings files and errors are those of run.sh.
+Machine types, hosts, settings files and errors are those of run.sh.
 """
 import os
 import sys
