@@ -113,6 +113,17 @@ cudaDeviceProp properties() {
 
 std::string device_name() { return properties().name; }
 
+std::string pci_address() {
+  char address[32] = {};
+  const cudaError_t code = cudaDeviceGetPCIBusId(address, sizeof address, device_in_use);
+  if (code == cudaErrorNotSupported) {
+    static_cast<void>(cudaGetLastError());
+    return {};
+  }
+  check(code);
+  return address;
+}
+
 int compute_capability() { return properties().major * 10 + properties().minor; }
 
 int64_t largest_shared_bytes() {

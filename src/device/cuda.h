@@ -26,6 +26,7 @@ struct DeviceBytes {
 };
 DeviceBytes device_bytes();
 std::string device_name();       // "NVIDIA H200"
+std::string pci_address();       // "0000:8a:00.0"; empty where there is no PCI
 int compute_capability();        // 90 for sm_90
 int64_t largest_shared_bytes();  // of a block that asks for them, static and dynamic together
 // CUDA versions: the newest that the driver supports, and the one that Tandem was built with.

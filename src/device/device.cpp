@@ -25,6 +25,15 @@ std::vector<Device> available_devices() {
   return {Device::kCpu};
 }
 
+std::string gpu_address(Device device) {
+  if constexpr (kHasCuda) {
+    if (device == Device::kCuda) {
+      return cuda::pci_address();
+    }
+  }
+  return {};
+}
+
 void set_cpu_threads(int threads) { omp_set_num_threads(threads); }
 
 int cpu_threads() { return omp_get_max_threads(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +12,9 @@ enum class Device : uint8_t { kCpu, kCuda };
 
 std::string_view name_of(Device device);  // "cpu" or "cuda"
 std::vector<Device> available_devices();  // the CPU always; CUDA when built in and a GPU is present
+// The PCI address of the GPU that this process uses, "0000:8a:00.0". Empty on a CPU and on the
+// emulated GPU.
+std::string gpu_address(Device device);
 
 // OpenMP threads of this process's CPU kernels.
 void set_cpu_threads(int threads);

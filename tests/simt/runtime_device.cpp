@@ -157,6 +157,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+// Nothing is plugged in.
+cudaError_t cudaDeviceGetPCIBusId(char*, int, int) { return cudaErrorNotSupported; }
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   const std::map<cudaDeviceAttr, int> values = {
       {cudaDevAttrMaxThreadsPerBlock, 1024},

@@ -9,6 +9,7 @@ failed=0
 allowed='
 src/device:                 src/core
 src/device/ranks:           src/core src/device
+src/telemetry:              src/core src/device
 src/kernels:                src/core src/device
 src/device/host:            src/core src/device
 src/product:                src/core src/device src/kernels

@@ -1,0 +1,166 @@
+#include "src/telemetry/gpu_watch.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/core/visible_text.h"
+#include "src/telemetry/nvml.h"
+
+namespace tandem {
+
+namespace {
+
+// A wait in the library that is not longer lets the thread end in time.
+constexpr std::chrono::milliseconds kLongestWait{100};
+
+}  // namespace
+
+struct GpuWatch::State {
+  explicit State(const Options& given) : options(given), gpu(given.gpu) {}
+
+  const Options options;
+  // Nobody holds the mutex while the library is called.
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool shall_end = false, has_ended = false, has_hung = false;
+  std::string gpu;                            // its address, once it is known
+  Clock::time_point answered = Clock::now();  // when a call of the library ended last
+  GpuWindow window;
+
+  // For the thread alone.
+  std::set<std::string_view> warned{};
+  double xids = 0;
+  std::optional<double> ecc_errors{};  // at the first sample
+
+  void say(const std::string& what) const {
+    complain(str("rank ", options.rank, " on ", options.host, ", GPU ", gpu, ": ", what));
+  }
+  void warn_once(std::string_view kind, const std::string& what) {
+    if (warned.insert(kind).second) {
+      say(what);
+    }
+  }
+
+  void look(const NvmlGpu& nvml) {
+    auto [sample, throttled_by] = nvml.sample();
+    if (nvml.has_events()) {
+      sample[GpuFigure::kXids] = xids;
+    }
+    if (!throttled_by.empty()) {
+      warn_once("throttled", "its clock is held down by " + throttled_by);
+    }
+    if (const std::optional<double> errors = sample[GpuFigure::kEccErrors]) {
+      ecc_errors = ecc_errors.value_or(*errors);
+      if (*errors > *ecc_errors) {
+        warn_once("ecc", "an ECC error of its memory was not corrected");
+      }
+    }
+    const std::lock_guard lock(mutex);
+    window.add(sample);
+  }
+
+  bool goes_on() {
+    const std::lock_guard lock(mutex);
+    answered = Clock::now();
+    return !shall_end;
+  }
+
+  void watch() {
+    bool has_gpu = false;
+    try {
+      NvmlGpu nvml(options.library, options.gpu);
+      has_gpu = true;
+      {
+        const std::lock_guard lock(mutex);
+        gpu = nvml.address();
+      }
+      for (Clock::time_point next = Clock::now(); goes_on();) {
+        if (Clock::now() >= next) {
+          look(nvml);
+          next = Clock::now() + std::chrono::ceil<Clock::duration>(options.period);
+        }
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+        if (const auto xid = nvml.wait_for_xid(std::clamp(left, {}, kLongestWait))) {
+          ++xids;
+          say(str("the driver reports Xid ", *xid, "; NVIDIA's Xid catalog says what to do"));
+        }
+      }
+    } catch (const std::exception& error) {
+      if (has_gpu || options.says_why_not) {
+        say(str("no figures: ", error.what()));
+      }
+    }
+    const std::lock_guard lock(mutex);
+    has_ended = true;
+    ended.notify_all();
+  }
+};
+
+GpuWatch::GpuWatch(const Options& options) : state_(std::make_shared<State>(options)) {
+  std::thread([state = state_] { state->watch(); }).detach();
+}
+
+GpuWatch::~GpuWatch() {
+  std::unique_lock lock(state_->mutex);
+  state_->shall_end = true;
+  state_->ended.wait_until(lock, state_->answered + kLeave, [&] { return state_->has_ended; });
+}
+
+std::optional<GpuUse> GpuWatch::take() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->has_ended) {
+    return std::nullopt;
+  }
+  const std::chrono::duration<double> silent = Clock::now() - state_->answered;
+  if (silent > 10 * state_->options.period && !std::exchange(state_->has_hung, true)) {
+    state_->say(str("NVML has not answered for ", silent.count(),
+                    " s; its figures are not known until it does, and training goes on"));
+  }
+  return state_->window.take();
+}
+
+namespace {
+
+// The entry of a list such as "3,1", or the number itself without a list.
+std::string visible_gpu(const char* list, int number) {
+  std::istringstream in(list ? list : "");
+  std::string entry = std::to_string(number);
+  for (int i = 0; list && i <= number; ++i) {
+    std::getline(in, entry, ',');
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::unique_ptr<GpuWatch> watch_gpu(double period_s, Device device, int rank, int local_rank,
+                                    const std::string& host) {
+  const char* library = std::getenv("TANDEM_NVML");
+  std::string gpu = gpu_address(device);
+  if (library && gpu.empty()) {
+    gpu = visible_gpu(std::getenv("CUDA_VISIBLE_DEVICES"), local_rank);
+  }
+  if (period_s == 0 || gpu.empty()) {
+    return nullptr;
+  }
+  GpuWatch::Options options{.gpu = gpu,
+                            .period = std::chrono::duration<double>(period_s),
+                            .rank = rank,
+                            .host = host,
+                            .says_why_not = local_rank == 0};
+  if (library) {
+    options.library = library;
+  }
+  return std::make_unique<GpuWatch>(options);
+}
+
+}  // namespace tandem
