@@ -15,7 +15,7 @@ wanted=()
 case $* in
   "") ;;
   --tests)
-    packages+=(clang-format python3 python3-matplotlib libboost-context-dev)
+    packages+=(clang-format python3 python3-matplotlib python3-yaml libboost-context-dev)
     wanted=(python3-torch python3-h5py    # without them the parity tests are skipped, and say so
       clang-16 clang-tidy-16 libclang-rt-16-dev libomp-16-dev llvm-16   # for the fuzzers and clang-tidy
       shellcheck
