@@ -20,16 +20,25 @@ int64_t largest_host_bytes(std::span<const RankUse> ranks, const std::vector<int
   return std::ranges::max(nodes | std::views::values);
 }
 
+// Local ranks count the ranks of a host in the order of the job.
+std::unique_ptr<GpuWatch> watch_own_gpu(const Machine& machine, double every_s) {
+  const int rank = machine.mesh()->job().rank();
+  const auto own = machine.hosts().begin() + rank;
+  const auto local_rank = static_cast<int>(std::count(machine.hosts().begin(), own, *own));
+  return watch_gpu(every_s, machine.device(), rank, local_rank, *own);
+}
+
 }  // namespace
 
 MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
-                             int64_t global_batch, const WireCount* exchanged)
+                             int64_t global_batch, const WireCount* exchanged, double gpu_every_s)
     : machine_(machine),
       mesh_(*machine.mesh()),
       model_(model),
       global_batch_(global_batch),
       exchanged_(exchanged),
-      peak_flops_(machine.peak_flops(dtype)) {}
+      peak_flops_(machine.peak_flops(dtype)),
+      gpu_(watch_own_gpu(machine, gpu_every_s)) {}
 
 MetricsWindow::Mark MetricsWindow::mark() {
   Mark mark{.sent = std::make_shared<WireCount>()};
@@ -86,6 +95,7 @@ void MetricsWindow::close(const Mark& end, bool by_all, StepMetrics& metrics) {
   const std::vector<RankUse> use = gather_use(among, sent_);
   metrics.use = use[largest_rank(use)];
   metrics.use.wire = use[busiest_rank(use)].wire;
+  std::ranges::transform(use, std::back_inserter(metrics.gpus), &RankUse::gpu);
   if (by_all) {
     metrics.host_bytes = largest_host_bytes(use, machine_.node_of_rank());
   }
@@ -107,6 +117,9 @@ std::vector<RankUse> MetricsWindow::gather_use(Control& among, const WireCount& 
               .saved_copy_bytes = saved_copy_bytes};
   if (machine_.device() != Device::kCpu) {
     own.host_bytes = offloaded_bytes(machine_.staging);
+  }
+  if (gpu_) {
+    own.gpu = gpu_->take();
   }
   for (size_t i = 0; i < own.memory_peak.size(); ++i) {
     own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;

@@ -12,6 +12,7 @@
 #include "layers/models/model.h"
 #include "src/machine/machine.h"
 #include "src/report/run_log.h"
+#include "src/telemetry/gpu_watch.h"
 #include "src/trace/timeline.h"
 
 namespace tandem {
@@ -21,9 +22,10 @@ class MetricsWindow {
   using Clock = std::chrono::steady_clock;
 
   // Takes the machine's peak FLOP/s, which on a CPU is measured here. `exchanged`: bytes between
-  // islands, null if there is one. The references must outlive this object.
+  // islands, null if there is one. The rank's GPU is watched, each `gpu_every_s` seconds if that is
+  // not 0. The references must outlive this object.
   MetricsWindow(Machine& machine, const Model& model, DType dtype, int64_t global_batch,
-                const WireCount* exchanged);
+                const WireCount* exchanged, double gpu_every_s);
 
   double peak_flops() const { return peak_flops_; }  // of one rank; 0: not known
 
@@ -67,6 +69,7 @@ class MetricsWindow {
   int64_t global_batch_;
   const WireCount* exchanged_;
   double peak_flops_;
+  std::unique_ptr<GpuWatch> gpu_;  // null: none is watched
 
   Clock::time_point start_{};
   Clock::duration left_out_{};         // since this object was made

@@ -207,8 +207,8 @@ std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
 }
 
 void RunLog::training(const StepMetrics& m) {
-  const double units_per_s =
-      static_cast<double>(m.samples * config_.units_per_sample()) / m.seconds;
+  const auto units = static_cast<double>(m.samples * config_.units_per_sample());
+  const double units_per_s = units / m.seconds;
   const double step_ms = 1000 * m.seconds / static_cast<double>(m.steps);
   std::vector<Metric> metrics = place_of(m.step);
   metrics.insert(metrics.end(),
@@ -252,6 +252,11 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"usd", usd});
     metrics.push_back({unit.key, unit.price(usd, static_cast<double>(units_until(m.step)))});
   }
+  std::ranges::move(gpus_.add(m.gpus, hosts_.size(), units, config_.unit()),
+                    std::back_inserter(metrics));
+  if (const std::string gaps = gpus_.new_gaps(m.gpus); !gaps.empty()) {
+    console_.print(str("not known   of GPUs: ", gaps, "; NVML or the GPU does not have it"));
+  }
   add_scalars(m.step, "train", metrics);
   append(m.step, std::move(metrics));
   now().training.add(m.loss);
@@ -264,7 +269,8 @@ void RunLog::training(const StepMetrics& m) {
                        " makes the others wait: slowest in 8 of the last 10 logged steps, now ",
                        std::lround(100 * m.slowest.ratio - 100), " % above the median; it spends ",
                        share(Phase::kCompute), "computing, ", share(Phase::kData),
-                       "waiting for data, ", share(Phase::kOptimizer), "in the optimizer"));
+                       "waiting for data, ", share(Phase::kOptimizer), "in the optimizer",
+                       clock_beside_median(m.gpus, *rank)));
   }
   warn_of_long_ways(step_ms / 1000, m.step);
   report_ = {.step = m.step,

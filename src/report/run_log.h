@@ -12,6 +12,7 @@
 #include "src/data/dataset.h"
 #include "src/inference/evaluation.h"
 #include "src/report/console.h"
+#include "src/report/gpu_metrics.h"
 #include "src/report/run_cost.h"
 #include "src/report/run_report.h"
 #include "src/report/slowest_rank.h"
@@ -45,6 +46,7 @@ struct StepMetrics {
   // Bytes sent in the last step, of the rank that sent the most payload; peaks of memory, of the
   // largest rank.
   RankUse use{};
+  GpuUses gpus{};  // of all ranks, or those of an island
 };
 
 // Of one checkpoint.
@@ -144,6 +146,7 @@ class RunLog {
   bool knows_ways_ = false;         // how long islands are apart
   std::vector<std::string> hosts_;  // by rank
   StragglerWatch stragglers_;
+  GpuMetrics gpus_;
 };
 
 }  // namespace tandem

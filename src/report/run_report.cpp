@@ -210,15 +210,19 @@ std::string describe_last_line(const Json& line, const std::string& path) {
 std::string RankUse::text() const {
   std::string text;
   for_each_number(*this, [&](int64_t number) { text += std::to_string(number) + ' '; });
-  return text;
+  return gpu ? text + gpu->text() : text;
 }
 
 RankUse RankUse::from_text(std::string_view text) {
   std::istringstream in{std::string(text)};
   RankUse use;
   for_each_number(use, [&](int64_t& number) { in >> number; });
+  require(static_cast<bool>(in), [&] { return str("RankUse: not one: '", text, "'"); });
   std::string rest;
-  require(in && !(in >> rest), [&] { return str("RankUse: not one: '", text, "'"); });
+  std::getline(in >> std::ws, rest);
+  if (!rest.empty()) {
+    use.gpu = GpuUse::from_text(rest);
+  }
   return use;
 }
 

@@ -19,6 +19,7 @@
 #include "src/device/ranks/wire_count.h"
 #include "src/report/run_start.h"
 #include "src/report/writers/metrics_log.h"
+#include "src/telemetry/gpu_use.h"
 #include "src/weights/run_directory.h"
 
 namespace tandem {
@@ -32,7 +33,8 @@ struct RankUse {
   int64_t reserved_bytes = 0;                         // with free blocks that the pool kept
   // Host memory of the copy that checkpoints are written from; not in peak_bytes.
   int64_t saved_copy_bytes = 0;
-  int64_t host_bytes = 0;  // host memory for what train.offload brings there
+  int64_t host_bytes = 0;       // host memory for what train.offload brings there
+  std::optional<GpuUse> gpu{};  // since the last logged step; not in report.json
 
   // The text of a control message; from_text() reads it back.
   std::string text() const;

@@ -200,6 +200,8 @@ void Config::bind(Options& o) {
         "histograms of weights and gradients in TensorBoard at each validation");
   o.add("log.trace", log.trace,
         "steps of which trace.json.gz shows every moment, such as 20-25; empty: none");
+  o.add("log.gpu_every_s", log.gpu_every_s,
+        "seconds between looks at how the GPU of each rank is, for metrics; 0: none", 0, 3600);
 }
 
 std::string Config::why_no_graph(Device device, int ranks) const {

@@ -164,6 +164,7 @@ struct LogConfig {
   int64_t sample_every = 0;
   bool histograms = false;
   std::string trace{};
+  double gpu_every_s = 1;
 };
 
 // The amount whose price is told.

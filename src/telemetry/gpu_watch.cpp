@@ -1,13 +1,14 @@
 #include "src/telemetry/gpu_watch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <set>
 #include <sstream>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -21,6 +22,7 @@ namespace {
 
 // A wait in the library that is not longer lets the thread end in time.
 constexpr std::chrono::milliseconds kLongestWait{100};
+constexpr std::chrono::duration<double> kShortestHang{1};  // a busy machine may pause a thread
 
 }  // namespace
 
@@ -37,14 +39,14 @@ struct GpuWatch::State {
   GpuWindow window;
 
   // For the thread alone.
-  std::set<std::string_view> warned{};
+  std::set<std::string> warned{};  // kinds
   double xids = 0;
   std::optional<double> ecc_errors{};  // at the first sample
 
   void say(const std::string& what) const {
     complain(str("rank ", options.rank, " on ", options.host, ", GPU ", gpu, ": ", what));
   }
-  void warn_once(std::string_view kind, const std::string& what) {
+  void warn_once(const std::string& kind, const std::string& what) {
     if (warned.insert(kind).second) {
       say(what);
     }
@@ -91,7 +93,8 @@ struct GpuWatch::State {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
         if (const auto xid = nvml.wait_for_xid(std::clamp(left, {}, kLongestWait))) {
           ++xids;
-          say(str("the driver reports Xid ", *xid, "; NVIDIA's Xid catalog says what to do"));
+          warn_once(str("Xid ", *xid),
+                    str("the driver reports Xid ", *xid, "; NVIDIA's Xid catalog says what to do"));
         }
       }
     } catch (const std::exception& error) {
@@ -112,7 +115,16 @@ GpuWatch::GpuWatch(const Options& options) : state_(std::make_shared<State>(opti
 GpuWatch::~GpuWatch() {
   std::unique_lock lock(state_->mutex);
   state_->shall_end = true;
-  state_->ended.wait_until(lock, state_->answered + kLeave, [&] { return state_->has_ended; });
+  const auto has_ended = [&] { return state_->has_ended; };
+  if (!state_->ended.wait_until(lock, state_->answered + kLeave, has_ended)) {
+    // What the library does when the process exits could wait for the call that hangs.
+    on_exit(
+        [](int status, void*) {
+          std::fflush(nullptr);
+          std::_Exit(status);
+        },
+        nullptr);
+  }
 }
 
 std::optional<GpuUse> GpuWatch::take() {
@@ -121,8 +133,9 @@ std::optional<GpuUse> GpuWatch::take() {
     return std::nullopt;
   }
   const std::chrono::duration<double> silent = Clock::now() - state_->answered;
-  if (silent > 10 * state_->options.period && !std::exchange(state_->has_hung, true)) {
-    state_->say(str("NVML has not answered for ", silent.count(),
+  if (silent > std::max(10 * state_->options.period, kShortestHang) &&
+      !std::exchange(state_->has_hung, true)) {
+    state_->say(str("NVML has not answered for ", std::lround(silent.count()),
                     " s; its figures are not known until it does, and training goes on"));
   }
   return state_->window.take();

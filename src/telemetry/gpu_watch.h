@@ -26,17 +26,19 @@ class GpuWatch {
     bool says_why_not = true;  // if there is no library or no such GPU
   };
 
-  // Begins. What goes wrong, an Xid, the first uncorrected ECC error and the first throttling are
-  // lines on standard error, with rank, host and GPU.
+  // Begins. What goes wrong, an Xid of each number, the first uncorrected ECC error and the first
+  // throttling are lines on standard error, with rank, host and GPU.
   explicit GpuWatch(const Options& options);
   GpuWatch(const GpuWatch&) = delete;
   GpuWatch& operator=(const GpuWatch&) = delete;
-  // Waits until the thread has left the library, unless its last answer is kLeave ago.
+  // Waits until the thread has left the library. If the library's last answer is kLeave ago, leaves
+  // the thread behind, and the process will exit without what exit() calls first.
   ~GpuWatch();
   static constexpr std::chrono::milliseconds kLeave{300};
 
   // What the GPU did since the last call; empty where there is none to look at. Does not wait for
-  // the library. If that has not answered for ten periods, a line on standard error says so, once.
+  // the library. If that has not answered for ten periods and a second, a line on standard error
+  // says so, once.
   std::optional<GpuUse> take();
 
  private:

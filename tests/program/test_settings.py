@@ -22,9 +22,8 @@ from ended_run import (Row, Run, biases, buckets, changes_only, checkpoints, dif
 from fake_imds import NOTICE, FakeImds
 from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OK, STOPPED, Workspace, run, words
 
-LOST_PEER, CHARACTERS, CONTEXT, BATCH = 75, 2000, 8, 4
+LOST_PEER, CHARACTERS, CONTEXT, BATCH, LR = 75, 2000, 8, 4, 2 ** -7
 VALIDATED = CHARACTERS - int(0.9 * CHARACTERS) - 1  # the number of validation targets
-LR = 2 ** -7
 # The settings of each run, unless its row says otherwise. No GPU and no cloud, so that results are the same everywhere.
 BASE = {"run.device": "cpu", "run.threads": "1", "run.watch_spot": "off", "data.path": "words.h5", "train.global_batch": str(BATCH), "train.steps": "2",
         "train.log_every": "1", "optim.lr": str(LR), "optim.min_lr": "0", "optim.warmup_steps": "0", "log.progress": "none"}
@@ -279,6 +278,7 @@ ROWS = {
         Row(0, 1, ends=(CONFIG, "log.sample_every writes to TensorBoard; set log.tensorboard = true"),
             given="log.tensorboard=false")],
     "log.trace": [Row("", "1-2", same(losses, weights), gives(exists("trace.json.gz"), False, True))],
+    "log.gpu_every_s": [Row(1, 0, same(losses, weights))],  # with a GPU: telemetry.gpu_figures
     "log.histograms": [Row("false", "true", same(losses, weights),
                            gives(has_events("weights/wte", "gradients/wte"), [False] * 2, [True] * 2))],
 }

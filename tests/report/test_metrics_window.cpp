@@ -15,7 +15,7 @@ TEST(MetricsWindow, TimeLeftOutAfterAStepBelongsToTheNextOne) {
   Machine machine({.device = Device::kCpu}, {}, world);
   const Mlp model(
       {.image_height = 2, .image_width = 2, .channels = 1, .layers = 1, .width = 2, .classes = 2});
-  MetricsWindow window(machine, model, DType::kF32, 1, nullptr);
+  MetricsWindow window(machine, model, DType::kF32, 1, nullptr, 0);
   const auto seconds_of = [&](const MetricsWindow::Mark& end) {
     StepMetrics metrics;
     window.add(end, {});

@@ -37,6 +37,15 @@ TEST(RankUse, TextGivesTheSameNumbers) {
   EXPECT_THROW(RankUse::from_text(text.substr(0, text.rfind(' ', text.size() - 2))), Error);
 }
 
+TEST(RankUse, TextHasTheFiguresOfTheGpu) {
+  RankUse use = distinct_use();
+  use.gpu.emplace();
+  EXPECT_EQ(RankUse::from_text(use.text()), use);
+  (*use.gpu)[GpuFigure::kEnergyJ] = 0.1;
+  EXPECT_EQ(RankUse::from_text(use.text()), use);
+  EXPECT_THROW(RankUse::from_text(use.text() + "1"), Error);
+}
+
 TEST(RankUse, TheFirstOfTheLargest) {
   std::vector<RankUse> ranks = two_ranks();
   EXPECT_EQ(largest_rank(ranks), 0U);

@@ -65,7 +65,7 @@ src/estimate:               src/core src/device src/product src/data layers/atte
                             comm/transport src/step src/settings src/machine src/weights
 src/report/writers:         src/core src/io src/options
 src/report/trace:           src/core src/io src/trace
-src/report:                 src/core src/device src/device/ranks src/trace src/io src/io/checkpoint src/data layers/models
+src/report:                 src/core src/device src/device/ranks src/telemetry src/trace src/io src/io/checkpoint src/data layers/models
                             src/options src/settings src/machine src/weights src/inference src/report/writers
 src/train:                  src/core src/device src/device/ranks src/trace src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
                             layers/models comm src/step src/settings src/machine src/weights src/weights/hugging_face

@@ -1,6 +1,6 @@
 // A library in place of NVML, with 8 GPUs. GPU g has figures that tell it from the others, and
 // g + 1 J of energy more at each look at its counter. Some GPUs are special:
-//   1 is held down by heat     2 has an Xid (79)       3 has no energy counter, 4 no NVLink
+//   1 is held down by heat     2 has an Xid (79) twice 3 has no energy counter, 4 no NVLink
 //   5 has a new ECC error at the second look           6 hangs when its temperature is asked for
 // STAND_IN_OLD: without energy, remapped rows and events, and with the older name of throttling.
 #include <chrono>
@@ -18,7 +18,7 @@ constexpr int kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNotFound =
 
 struct Gpu {
   uint64_t looks_at_energy = 0, looks_at_links = 0, looks_at_ecc = 0;
-  bool has_xid = false;
+  int xids = 0;
 };
 Gpu gpus[8];
 
@@ -165,8 +165,8 @@ int nvmlDeviceRegisterEvents(void* gpu, unsigned long long types, void* set) {
 // nvmlEventData_t: 32 bytes.
 int nvmlEventSetWait_v2(void* set, void* event, unsigned time_ms) {
   auto* gpu = static_cast<Gpu*>(*static_cast<void**>(set));
-  if (number_of(gpu) == 2 && !gpu->has_xid) {
-    gpu->has_xid = true;
+  if (number_of(gpu) == 2 && gpu->xids < 2) {
+    ++gpu->xids;
     const unsigned long long type_and_code[] = {8, 79};
     std::memcpy(static_cast<char*>(event) + 8, type_and_code, sizeof type_and_code);
     return kSuccess;

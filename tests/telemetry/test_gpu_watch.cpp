@@ -48,7 +48,7 @@ TEST(GpuWatch, WarnsOnceWithRankHostAndGpu) {
     GpuWatch hot(options("1")), broken(options("2")), bad(options("5"));
     take_until(hot, has_samples);
     take_until(hot, has_samples);
-    take_until(broken, [](const GpuUse& use) { return use[kXids] > 0.0; });
+    take_until(broken, [](const GpuUse& use) { return use[kXids] > 1.0; });
     EXPECT_EQ(take_until(bad, [](const GpuUse& use) { return use[kEccErrors] > 0.0; })[kEccErrors],
               2);
     take_until(bad, has_samples);
@@ -101,7 +101,7 @@ TEST(GpuWatch, LeavesALibraryThatHangs) {
     watch.take();
   }
   EXPECT_TRUE(lines.starts_with(
-      "tandem: rank 3 on node1, GPU 00000000:60:00.0: NVML has not answered for 0.0"))
+      "tandem: rank 3 on node1, GPU 00000000:60:00.0: NVML has not answered for 1 s; "))
       << lines;
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   void* library = dlopen(STAND_IN, RTLD_NOW);

@@ -69,9 +69,10 @@ TEST(NvmlGpu, WhatTheLibraryLacksIsEmpty) {
   EXPECT_EQ(gpu.wait_for_xid(1ms), std::nullopt);
 }
 
-TEST(NvmlGpu, AnXidOnce) {
+TEST(NvmlGpu, EveryXidOnce) {
   NvmlGpu gpu(STAND_IN, "2");
   EXPECT_TRUE(gpu.has_events());
+  EXPECT_EQ(gpu.wait_for_xid(1h), 79);
   EXPECT_EQ(gpu.wait_for_xid(1h), 79);
   EXPECT_EQ(gpu.wait_for_xid(1ms), std::nullopt);
 }

@@ -18,7 +18,9 @@ namespace tandem {
 struct Metric {
   std::string key;
   // A vector of metrics is a nested object, one of numbers an array.
-  std::variant<int64_t, double, bool, std::string, std::vector<Metric>, std::vector<double>> value;
+  std::variant<int64_t, double, bool, std::string, std::vector<Metric>, std::vector<double>,
+               std::vector<int64_t>>
+      value;
 };
 
 // Seconds since 1970.
