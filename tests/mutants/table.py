@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-AREAS = ["settings", "life", "dollars", "files", "data", "interop", "adapters", "serve", "engine", "collectives", "traffic", "tensor", "device", "offload", "kernels", "hostile", "launch", "machine_code"]
+AREAS = ["settings", "life", "dollars", "files", "data", "interop", "adapters", "serve", "telemetry", "engine", "collectives", "traffic", "tensor", "device", "offload", "kernels", "hostile", "launch", "machine_code"]
 
 
 class Mutant(NamedTuple):

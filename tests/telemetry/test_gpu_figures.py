@@ -15,7 +15,7 @@ import tandem_program
 from tandem_program import MPI_ENV, STOPPED, TINY, Workspace, metrics
 
 DEADLINE = 60  # seconds that nothing here takes, but on a machine that hangs
-STAND_IN, OLD_STAND_IN = sys.argv.pop(2), sys.argv.pop(2)
+STAND_IN = OLD_STAND_IN = ""
 
 
 def watching(gpus, library=None):
@@ -119,4 +119,5 @@ class GpuFigures(Workspace):
 
 
 if __name__ == "__main__":
+    STAND_IN, OLD_STAND_IN = sys.argv.pop(2), sys.argv.pop(2)
     tandem_program.main()

@@ -1,0 +1,23 @@
+"""The figures of GPUs, from NVML to the metrics."""
+from table import Mutant
+
+BUILD = "release"
+USE, NVML, WATCH, METRICS = "src/telemetry/gpu_use.cpp", "src/telemetry/nvml.cpp", "src/telemetry/gpu_watch.cpp", "src/report/gpu_metrics.cpp"
+MUTANTS = [
+    Mutant("window: energy begins at the first sample of a stretch", USE, ".taken = figure.last}", ".taken = {}}", ["telemetry.gpu_use"]),
+    Mutant("window: ECC errors from before the run count", USE, "figure.last - *figure.first;", "figure.last;", ["telemetry.gpu_use"]),
+    Mutant("nvml: an idle GPU is throttled", NVML, "{0x04, \"software power cap\"}", "{0x05, \"software power cap\"}", ["telemetry.nvml"]),
+    Mutant("nvml: NVLink of the first link only", NVML, "kAllLinks = ~0U", "kAllLinks = 0U", ["telemetry.nvml"]),
+    Mutant("nvml: the older name of throttling is not known", NVML, "nvmlDeviceGetCurrentClocksThrottleReasons",
+           "nvmlDeviceGetCurrentClocksEventReasons_v2", ["telemetry.nvml"]),
+    Mutant("watch: a rank looks at the first GPU", WATCH, "i <= number; ++i", "i <= 0; ++i", ["telemetry.gpu_watch"]),
+    Mutant("watch: each sample warns", WATCH, "if (warned.insert(kind).second) {", "if (warned.insert(kind).second || true) {", ["telemetry.gpu_watch"]),
+    Mutant("watch: a library that hangs hangs the end", WATCH,
+           "!state_->ended.wait_until(lock, state_->answered + kLeave, has_ended)", "(state_->ended.wait(lock, has_ended), false)",
+           ["telemetry.gpu_watch"]),
+    Mutant("watch: what a library does at the end may hang it", WATCH, "    on_exit(", "    if (false) on_exit(",
+           ["telemetry.gpu_figures GpuFigures.test_a_library_that_hangs_is_named_and_delays_nothing"]),
+    Mutant("metrics: joules of the ranks that are known", METRICS, "[](const auto& joules) { return !joules; }", "[](const auto&) { return false; }",
+           ["report.gpu_metrics"]),
+    Mutant("metrics: tokens without a sample are left out", METRICS, "  units_ += units;", "  units_ = units;", ["report.gpu_metrics"]),
+]
