@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "src/report/plot.h"
+#include "src/report/writers/plot.h"
 
 namespace tandem {
 namespace {

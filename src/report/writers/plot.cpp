@@ -1,4 +1,4 @@
-#include "src/report/plot.h"
+#include "src/report/writers/plot.h"
 
 #include <cmath>
 
