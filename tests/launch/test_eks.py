@@ -60,11 +60,9 @@ def place(job, role):
 
 class Manifest(unittest.TestCase):
     def test_it_is_an_mpijob_of_whole_machines(self):
-        with open(os.path.join(LAUNCH, "instances.json")) as file:
-            types = json.load(file)["types"]
-        for name, machine in types.items():
+        for name, machine in render.machine_types().items():
+            efa = machine["efa"]
             for prefix in ["", "ml."]:
-                efa = machine["efa"]
                 job = manifest(instance=prefix + name, nodes="3", net="efa" if efa else "sockets")
                 self.assertEqual(mpijob.problems(job), [])
                 pod, worker = place(job, "Worker")
