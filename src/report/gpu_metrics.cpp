@@ -14,6 +14,8 @@ namespace {
 
 constexpr double kNotKnown = std::numeric_limits<double>::quiet_NaN();
 
+}  // namespace
+
 std::vector<double> known(const GpuUses& ranks, GpuFigure figure) {
   std::vector<double> values;
   for (const std::optional<GpuUse>& use : ranks) {
@@ -23,8 +25,6 @@ std::vector<double> known(const GpuUses& ranks, GpuFigure figure) {
   }
   return values;
 }
-
-}  // namespace
 
 std::vector<Metric> GpuMetrics::add(const GpuUses& ranks, size_t all_ranks, double units,
                                     const std::string& name_of_units) {

@@ -14,6 +14,9 @@ namespace tandem {
 
 using GpuUses = std::vector<std::optional<GpuUse>>;  // by rank; empty where no GPU is watched
 
+// The figure of the ranks that know it.
+std::vector<double> known(const GpuUses& ranks, GpuFigure figure);
+
 // "; its GPU runs at 900 MHz, the median at 1980 MHz", empty if the rank's clock is not known. The
 // median is the upper of two middle ones.
 std::string clock_beside_median(const GpuUses& ranks, int rank);

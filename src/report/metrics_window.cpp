@@ -31,14 +31,15 @@ std::unique_ptr<GpuWatch> watch_own_gpu(const Machine& machine, double every_s) 
 }  // namespace
 
 MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
-                             int64_t global_batch, const WireCount* exchanged, double gpu_every_s)
+                             const Config& config, const WireCount* exchanged)
     : machine_(machine),
       mesh_(*machine.mesh()),
       model_(model),
-      global_batch_(global_batch),
+      global_batch_(config.train.global_batch),
       exchanged_(exchanged),
       peak_flops_(machine.peak_flops(dtype)),
-      gpu_(watch_own_gpu(machine, gpu_every_s)) {}
+      gpu_(watch_own_gpu(machine, config.log.gpu_every_s)),
+      exports_(config, mesh_.job().rank(), machine.hosts(), gpu_ ? gpu_->gpu() : "") {}
 
 MetricsWindow::Mark MetricsWindow::mark() {
   Mark mark{.sent = std::make_shared<WireCount>()};
@@ -77,6 +78,7 @@ void MetricsWindow::add(const Mark& end, const PhaseSeconds& parts) {
 
 void MetricsWindow::close(const Mark& end, bool by_all, StepMetrics& metrics) {
   Control& among = by_all ? mesh_.job() : mesh_.stage().control();
+  first_rank_ = mesh_.job().rank() - among.rank();
   RankTime own{.parts = std::exchange(parts_, PhaseSeconds{})};
   if (machine_.device() == Device::kCpu) {  // a step ends when it is enqueued
     const Clock::duration time = end.enqueued - std::exchange(start_, end.enqueued) -

@@ -11,6 +11,7 @@
 
 #include "layers/models/model.h"
 #include "src/machine/machine.h"
+#include "src/report/run_exports.h"
 #include "src/report/run_log.h"
 #include "src/telemetry/gpu_watch.h"
 #include "src/trace/timeline.h"
@@ -22,10 +23,10 @@ class MetricsWindow {
   using Clock = std::chrono::steady_clock;
 
   // Takes the machine's peak FLOP/s, which on a CPU is measured here. `exchanged`: bytes between
-  // islands, null if there is one. The rank's GPU is watched, each `gpu_every_s` seconds if that is
-  // not 0. The references must outlive this object.
-  MetricsWindow(Machine& machine, const Model& model, DType dtype, int64_t global_batch,
-                const WireCount* exchanged, double gpu_every_s);
+  // islands, null if there is one. Watches the rank's GPU, as log.gpu_every_s says. The references
+  // must outlive this object.
+  MetricsWindow(Machine& machine, const Model& model, DType dtype, const Config& config,
+                const WireCount* exchanged);
 
   double peak_flops() const { return peak_flops_; }  // of one rank; 0: not known
 
@@ -51,6 +52,10 @@ class MetricsWindow {
   // Collective among all ranks, or among those of an island. Writes what was measured up to the
   // last added step into its fields of `metrics`, and begins the next window.
   void close(const Mark& end, bool by_all, StepMetrics& metrics);
+  // Tells monitors outside of the run of the window that was closed last. `usd`: as in RunExports.
+  void tell(const StepMetrics& metrics, std::optional<double> usd) {
+    exports_.write(metrics, first_rank_, usd);
+  }
 
   // Collective. What every rank used since the start of the program. `saved_copy_bytes`: see
   // RankUse.
@@ -70,6 +75,8 @@ class MetricsWindow {
   const WireCount* exchanged_;
   double peak_flops_;
   std::unique_ptr<GpuWatch> gpu_;  // null: none is watched
+  RunExports exports_;
+  int first_rank_ = 0;  // of those that the last closed window was of
 
   Clock::time_point start_{};
   Clock::duration left_out_{};         // since this object was made

@@ -7,7 +7,6 @@
 
 #include "src/core/counted.h"
 #include "src/core/formatted.h"
-#include "src/report/writers/metrics_log.h"
 
 namespace tandem {
 
@@ -35,6 +34,14 @@ RunCost::RunCost(const Config& config, const RunDirectory& directory,
 double RunCost::usd() const {
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - kLoaded);
   return before_ + usd_per_hour_ * seconds.count() / 3600;
+}
+
+std::vector<Metric> RunCost::metrics(int64_t units) const {
+  if (!is_known()) {
+    return {};
+  }
+  const double usd = this->usd();
+  return {{"usd", usd}, {unit_.key, unit_.price(usd, static_cast<double>(units))}};
 }
 
 std::string RunCost::text(int64_t units) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "src/report/run_start.h"
+#include "src/report/writers/metrics_log.h"
 #include "src/settings/config.h"
 #include "src/weights/run_directory.h"
 
@@ -20,6 +21,9 @@ class RunCost {
 
   bool is_known() const { return usd_per_hour_ > 0; }  // run.usd_per_node_hour is given
   double usd() const;                                  // until now
+  // For a line of metrics.jsonl: "usd", and "usd_per_1e9_tokens" or "usd_per_1e6_images". None if
+  // it is not known.
+  std::vector<Metric> metrics(int64_t units) const;
   // "12.34 dollars on 2 nodes at 21.957642 an hour; 45.60 for 10^9 tokens".
   std::string text(int64_t units) const;
 

@@ -246,12 +246,7 @@ void RunLog::training(const StepMetrics& m) {
   if (m.drift) {
     metrics.push_back({"drift", *m.drift});
   }
-  if (cost_.is_known()) {
-    const double usd = cost_.usd();
-    const PriceUnit unit = config_.price_unit();
-    metrics.push_back({"usd", usd});
-    metrics.push_back({unit.key, unit.price(usd, static_cast<double>(units_until(m.step)))});
-  }
+  std::ranges::move(cost_.metrics(units_until(m.step)), std::back_inserter(metrics));
   std::ranges::move(gpus_.add(m.gpus, hosts_.size(), units, config_.unit()),
                     std::back_inserter(metrics));
   if (const std::string gaps = gpus_.new_gaps(m.gpus); !gaps.empty()) {

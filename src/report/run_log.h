@@ -95,6 +95,10 @@ class RunLog {
   void pause(std::string_view reason) { console_.pause(reason); }
   void go_on() { console_.go_on(); }
   void training(const StepMetrics& metrics);
+  // Dollars of the run until now, if they are known.
+  std::optional<double> usd() const {
+    return cost_.is_known() ? std::optional(cost_.usd()) : std::nullopt;
+  }
   void skipped(int64_t step);  // in place of step() and training(), for a step without a batch
   void validation(int64_t step, const Evaluation& result);
   // For TensorBoard, where it is on.

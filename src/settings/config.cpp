@@ -202,6 +202,10 @@ void Config::bind(Options& o) {
         "steps of which trace.json.gz shows every moment, such as 20-25; empty: none");
   o.add("log.gpu_every_s", log.gpu_every_s,
         "seconds between looks at how the GPU of each rank is, for metrics; 0: none", 0, 3600);
+  o.add("log.prometheus", log.prometheus,
+        "folder for files of node exporter's textfile collector, one of each rank; empty: none");
+  o.add("log.emf", log.emf,
+        "file or pipe for lines in CloudWatch's embedded metric format; empty: none");
 }
 
 std::string Config::why_no_graph(Device device, int ranks) const {

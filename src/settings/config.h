@@ -165,6 +165,7 @@ struct LogConfig {
   bool histograms = false;
   std::string trace{};
   double gpu_every_s = 1;
+  std::string prometheus{}, emf{};  // a folder and a file
 };
 
 // The amount whose price is told.

@@ -284,7 +284,9 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       {"lora.targets", c.model.lora.targets},
       {"checkpoint.resume", c.checkpoint.resume},
       {"checkpoint.init_from", c.checkpoint.init_from},
-      {"checkpoint.base", c.checkpoint.base}};
+      {"checkpoint.base", c.checkpoint.base},
+      {"log.prometheus", c.log.prometheus},
+      {"log.emf", c.log.emf}};
   for (const auto& [key, text] : texts) {
     const auto is_bad = [](unsigned char letter) {
       return letter < ' ' || letter == 127 || letter == '#';

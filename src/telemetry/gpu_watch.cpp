@@ -127,6 +127,8 @@ GpuWatch::~GpuWatch() {
   }
 }
 
+const std::string& GpuWatch::gpu() const { return state_->options.gpu; }
+
 std::optional<GpuUse> GpuWatch::take() {
   const std::lock_guard lock(state_->mutex);
   if (state_->has_ended) {

@@ -36,6 +36,7 @@ class GpuWatch {
   ~GpuWatch();
   static constexpr std::chrono::milliseconds kLeave{300};
 
+  const std::string& gpu() const;  // as it was given
   // What the GPU did since the last call; empty where there is none to look at. Does not wait for
   // the library. If that has not answered for ten periods and a second, a line on standard error
   // says so, once.

@@ -75,8 +75,7 @@ void Trainer::build(int ranks_here) {
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   islands_ = std::make_unique<Islands>(*training_, machine_);
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
-                                            config_.train.global_batch, islands_->exchanged(),
-                                            config_.log.gpu_every_s);
+                                            config_, islands_->exchanged());
   upload_ = std::make_unique<Uploader>(machine_.stream, machine_.memory, machine_.staging,
                                        dataset_->info(), training_->store().values.dtype());
   tracing_ = std::make_unique<Tracing>(config_.log.trace, machine_, training_->timeline(),
@@ -338,6 +337,7 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
   if (log_) {
     log_->training(metrics);
   }
+  window_->tell(metrics, log_ ? log_->usd() : std::nullopt);
 }
 
 // Waits for all steps, and brings islands and values together: then others may read the model.

@@ -4,7 +4,8 @@
     logging_cost.py PATH_TO_TANDEM [--rounds 5] [--steps 400] [--raw FILE]
 
 Without: no progress, no TensorBoard, two lines of metrics.jsonl. With: the bar, TensorBoard, and a line for each step ("all") or
-for ten ("usual"). These take turns, in another order each round, and a round gives ratios: of the time of a step, which is
+for ten ("usual"), or for ten with files for Prometheus, and a disk that is full, or a pipe that nobody reads, for lines of
+CloudWatch ("full", "pipe"). These take turns, in another order each round, and a round gives ratios: of the time of a step, which is
 that of the whole loop, by elapsed_s, over its steps; and of CPU time. "line" is the CPU time of all logging of one step, from a
 model whose steps take little more: where other processes want the cores too, it says more than the ratios. "views" is the time
 of a validation of one batch with a sample of text and histograms on top of one without. --raw appends a line of JSON for each
@@ -42,6 +43,10 @@ def validation_ms(tandem, folder, settings):
     return 1000 * median(steps[step + 1] - steps[step] for step in range(6, 20, 2))
 
 
+def exports(folder, emf):
+    return {**ON, "train.log_every": 10, "log.prometheus": os.path.join(folder, "prometheus"), "log.emf": emf}
+
+
 def line_us(tandem, folder):
     """The CPU time of all logging of one step, from a model whose steps take little more."""
     tiny = {"model.layers": 1, "model.heads": 1, "model.width": 8, "model.context": 4, "train.global_batch": 1}
@@ -62,11 +67,14 @@ def main():
     parser.add_argument("--raw")
     chosen = parser.parse_args()
     chosen.tandem = os.path.abspath(chosen.tandem)
-    cases = {"off": {"train.log_every": chosen.steps}, "usual": {**ON, "train.log_every": 10},
-             "all": {**ON, "train.log_every": 1}}
     rounds = []
     with tempfile.TemporaryDirectory() as folder:
         gpt_run.prepare(chosen.tandem, folder)
+        pipe = os.path.join(folder, "pipe")
+        os.mkfifo(pipe)
+        os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # a reader that never reads
+        cases = {"off": {"train.log_every": chosen.steps}, "usual": {**ON, "train.log_every": 10},
+                 "all": {**ON, "train.log_every": 1}, "full": exports(folder, "/dev/full"), "pipe": exports(folder, pipe)}
         for number in range(chosen.rounds):
             order = random.Random(number).sample(list(cases), len(cases))
             row = {case: times_ms(chosen.tandem, folder, chosen.steps, cases[case]) for case in order}
@@ -75,15 +83,17 @@ def main():
             row["line"] = line_us(chosen.tandem, folder)
             rounds.append(row)
             print(f"round {number + 1}: without {row['off'][0]:.2f} ms a step, {row['off'][1]:.2f} ms of CPU time; "
-                  + "; ".join(f"{case} {ratio(row, case, 0):.4f}, CPU {ratio(row, case, 1):.4f}" for case in ("usual", "all"))
+                  + "; ".join(f"{case} {ratio(row, case, 0):.4f}, CPU {ratio(row, case, 1):.4f}" for case in list(cases)[1:])
                   + f"; a line {row['line']:.0f} us; views {row['views']:.1f} ms a validation", flush=True)
             if chosen.raw:
                 with open(chosen.raw, "a") as out:
                     out.write(json.dumps(row) + "\n")
-    for case in ("usual", "all"):
+    for case in list(cases)[1:]:
         for which, name in enumerate(["time", "CPU time"]):
             ratios = sorted(ratio(row, case, which) for row in rounds)
             print(f"{case}: {median(ratios):.4f} of the {name} without ({ratios[0]:.4f} to {ratios[-1]:.4f})")
+    for case in ("full", "pipe"):
+        print(f"{case}: {median(row[case][0] / row['usual'][0] for row in rounds):.4f} of the time of usual")
     print(f"line: {median(row['line'] for row in rounds):.0f} us, "
           f"{median(row['line'] / 1000 / row['off'][0] for row in rounds):.4f} of a step without")
     print(f"views: {median(row['views'] for row in rounds):.1f} ms a validation")

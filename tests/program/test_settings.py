@@ -109,6 +109,7 @@ ROWS = {
                       Row(None, "words.txt", gives(checkpoints, [], [0]), given="checkpoint.at_end=false",
                           ends=(STOPPED, "saving after step 0"))],
     "run.watch_spot": [Live(spot_notices)],
+    "run.usd_per_node_hour": [Row(0, 36, same(losses, weights), gives(lambda run: len(printed(r"^cost +0[.]\d\d dollars")(run)), 0, 1))],
     "data.path": [Row("words.h5", "other.h5", gives(printed(r"^data +(\S+):"), ["words.h5"], ["other.h5"]), differs(losses))],
     "data.windows": [Row("stream", "documents", gives(lambda run: "padding" in run.report, False, True), differs(losses))],
     "data.prefetch": [Row(1, 5, gives(lambda run: run.report["read_ahead"], 1, 5), same(losses), given="train.steps=8")],
@@ -264,12 +265,10 @@ ROWS = {
     "checkpoint.base": [Row(None, "runs/images", ends=(DATA, "runs/borrower/.* refers to weights in runs/images/"),
                             given=BORROWS + " run.name=borrower train.steps=3")],
     "checkpoint.async": [
-        Row("false", "true", same(weights), gives(saves_beside_steps, [(1, False), (2, False)], [(1, True), (2, False)]),
-            given="train.steps=2 checkpoint.every_steps=1")],
+        Row("false", "true", same(weights), gives(saves_beside_steps, [(1, False), (2, False)], [(1, True), (2, False)]), given="train.steps=2 checkpoint.every_steps=1")],
     "log.progress": [Row("none", "plain", gives(lambda run: len(printed(r"^step 1/2  loss")(run)), 0, 1)),
                      Row("none", "bar", gives(lambda run: "\033[K" in run.stdout, False, True))],
-    "log.tensorboard": [Row("true", "false", same(losses),
-                            gives(has_events("train/loss", "val/loss", "hparams"), [True] * 3, [False] * 3))],
+    "log.tensorboard": [Row("true", "false", same(losses), gives(has_events("train/loss", "val/loss", "hparams"), [True] * 3, [False] * 3))],
     # Two validations, of steps 2 and 4, and each of these shows the model.
     "log.sample_every": [
         Row(0, 1, gives(texts_shown, 0, 2), same(losses, weights), given="train.steps=4 train.eval_every=2"),
@@ -278,9 +277,10 @@ ROWS = {
         Row(0, 1, ends=(CONFIG, "log.sample_every writes to TensorBoard; set log.tensorboard = true"),
             given="log.tensorboard=false")],
     "log.trace": [Row("", "1-2", same(losses, weights), gives(exists("trace.json.gz"), False, True))],
+    "log.prometheus": [Row(None, "/proc/none", same(losses, weights), gives(lambda run: "not exported: /proc/none" in run.stderr, False, True))],
+    "log.emf": [Row(None, "/dev/full", same(losses, weights), gives(lambda run: "not exported: /dev/full" in run.stderr, False, True))],
     "log.gpu_every_s": [Row(1, 0, same(losses, weights))],  # with a GPU: telemetry.gpu_figures
-    "log.histograms": [Row("false", "true", same(losses, weights),
-                           gives(has_events("weights/wte", "gradients/wte"), [False] * 2, [True] * 2))],
+    "log.histograms": [Row("false", "true", same(losses, weights), gives(has_events("weights/wte", "gradients/wte"), [False] * 2, [True] * 2))],
 }
 
 

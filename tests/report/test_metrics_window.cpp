@@ -4,6 +4,7 @@
 
 #include "layers/models/mlp.h"
 #include "src/report/metrics_window.h"
+#include "tests/support/set_config.h"
 
 namespace tandem {
 namespace {
@@ -15,7 +16,10 @@ TEST(MetricsWindow, TimeLeftOutAfterAStepBelongsToTheNextOne) {
   Machine machine({.device = Device::kCpu}, {}, world);
   const Mlp model(
       {.image_height = 2, .image_width = 2, .channels = 1, .layers = 1, .width = 2, .classes = 2});
-  MetricsWindow window(machine, model, DType::kF32, 1, nullptr, 0);
+  Config config;
+  set(config, "model.kind", "mlp");
+  config.train.global_batch = 1;
+  MetricsWindow window(machine, model, DType::kF32, config, nullptr);
   const auto seconds_of = [&](const MetricsWindow::Mark& end) {
     StepMetrics metrics;
     window.add(end, {});

@@ -1,0 +1,146 @@
+#include "src/report/run_exports.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+struct GpuRow {
+  GpuFigure figure;
+  const char* name;
+  double factor = 1;
+  bool adds = false;  // the figure is of the time since the last line
+};
+
+constexpr std::array<GpuRow, 12> kGpuRows = {
+    {{GpuFigure::kUse, "gpu_use_ratio"},
+     {GpuFigure::kMemoryBytes, "gpu_memory_bytes"},
+     {GpuFigure::kPowerW, "gpu_power_watts"},
+     {GpuFigure::kEnergyJ, "gpu_energy_joules_total", 1, true},
+     {GpuFigure::kTemperatureC, "gpu_temperature_celsius"},
+     {GpuFigure::kClockMhz, "gpu_clock_hertz", 1e6},
+     {GpuFigure::kThrottled, "gpu_throttled_ratio"},
+     {GpuFigure::kEccErrors, "gpu_ecc_errors_total"},
+     {GpuFigure::kRemappedPending, "gpu_remapped_pending"},
+     {GpuFigure::kRemappedFailed, "gpu_remapped_failed"},
+     {GpuFigure::kNvlinkBytes, "gpu_nvlink_bytes_total", 1, true},
+     {GpuFigure::kXids, "gpu_xids_total"}}};
+
+double total_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+}  // namespace
+
+RunExports::RunExports(const Config& config, int rank, std::vector<std::string> hosts,
+                       const std::string& gpu)
+    : run_(config.run.name),
+      unit_(config.unit()),
+      units_per_sample_(config.units_per_sample()),
+      rank_(rank),
+      hosts_(std::move(hosts)),
+      labels_({{"run", run_}, {"rank", str(rank)}, {"host", hosts_[static_cast<size_t>(rank)]}}),
+      exports_(config.log, str("tandem_", run_, "_", rank, ".prom")) {
+  if (!gpu.empty()) {
+    labels_.emplace_back("gpu", gpu);
+  }
+}
+
+void RunExports::write(const StepMetrics& metrics, int first_rank, std::optional<double> usd) {
+  const auto own = static_cast<size_t>(rank_ - first_rank);
+  if (exports_.wants_prometheus()) {
+    std::vector<Gauge> gauges = {
+        {"step", static_cast<double>(metrics.step)},
+        {"own_seconds", metrics.own_s[own] / static_cast<double>(metrics.steps)}};
+    if (rank_ == 0) {
+      std::ranges::move(run_gauges(metrics, usd), std::back_inserter(gauges));
+    }
+    if (const std::optional<GpuUse>& use = metrics.gpus[own]) {
+      std::ranges::move(gpu_gauges(*use), std::back_inserter(gauges));
+    }
+    exports_.replace_file(prometheus_text(gauges, labels_));
+  }
+  if (exports_.wants_emf() && rank_ == 0) {
+    exports_.append_line(run_line(metrics, usd));
+  }
+  if (exports_.wants_emf() && std::ranges::find(hosts_, hosts_[rank_]) == hosts_.begin() + rank_) {
+    exports_.append_line(host_line(metrics, first_rank));
+  }
+}
+
+double RunExports::units_per_s(const StepMetrics& metrics) const {
+  return static_cast<double>(metrics.samples * units_per_sample_) / metrics.seconds;
+}
+
+std::vector<Gauge> RunExports::run_gauges(const StepMetrics& metrics,
+                                          std::optional<double> usd) const {
+  std::vector<Gauge> gauges = {
+      {"loss", metrics.loss},
+      {"step_seconds", metrics.seconds / static_cast<double>(metrics.steps)},
+      {unit_ + "_per_second", units_per_s(metrics)}};
+  if (usd) {
+    gauges.push_back({"usd_total", *usd});
+  }
+  return gauges;
+}
+
+std::vector<Gauge> RunExports::gpu_gauges(const GpuUse& use) {
+  std::vector<Gauge> gauges;
+  for (const GpuRow& row : kGpuRows) {
+    if (const std::optional<double>& value = use[row.figure]) {
+      double& total = totals_[static_cast<size_t>(row.figure)];
+      total = row.adds ? total + *value : *value;
+      gauges.push_back({row.name, row.factor * total});
+    }
+  }
+  return gauges;
+}
+
+std::string RunExports::run_line(const StepMetrics& metrics, std::optional<double> usd) const {
+  std::vector<EmfMetric> figures = {
+      {"StepTime", "Milliseconds", 1000 * metrics.seconds / static_cast<double>(metrics.steps)},
+      {"Loss", "None", metrics.loss},
+      {"UnitsPerSecond", "Count/Second", units_per_s(metrics)}};
+  if (usd) {
+    figures.push_back({"Usd", "None", *usd});
+  }
+  return emf_line(unix_now_s(), {{"Run", run_}}, figures);
+}
+
+// Of an island, it is about the GPUs of the host that are in the island.
+std::string RunExports::host_line(const StepMetrics& metrics, int first_rank) {
+  const std::string& host = hosts_[static_cast<size_t>(rank_)];
+  GpuUses gpus;
+  for (size_t i = 0; i < metrics.gpus.size(); ++i) {
+    if (hosts_[static_cast<size_t>(first_rank) + i] == host) {
+      gpus.push_back(metrics.gpus[i]);
+    }
+  }
+  std::vector<EmfMetric> figures;
+  const auto add = [&](const char* name, const char* unit, GpuFigure figure, auto&& over) {
+    if (const std::vector<double> values = known(gpus, figure); !values.empty()) {
+      figures.push_back({name, unit, over(values)});
+    }
+  };
+  using Values = const std::vector<double>&;
+  add("GpuUse", "Percent", GpuFigure::kUse,
+      [](Values v) { return 100 * total_of(v) / static_cast<double>(v.size()); });
+  add("GpuPower", "None", GpuFigure::kPowerW, total_of);
+  add("GpuTemperature", "None", GpuFigure::kTemperatureC,
+      [](Values v) { return std::ranges::max(v); });
+  add("GpuThrottled", "Count", GpuFigure::kThrottled, [](Values v) {
+    return static_cast<double>(std::ranges::count_if(v, [](double share) { return share > 0; }));
+  });
+  add("Xid", "Count", GpuFigure::kXids,
+      [&](Values v) { return total_of(v) - std::exchange(xids_, total_of(v)); });
+  return emf_line(unix_now_s(), {{"Run", run_}, {"Host", host}}, figures);
+}
+
+}  // namespace tandem

@@ -1,0 +1,50 @@
+// What a rank tells monitors outside of the run at each logged step (writers/exports.h).
+//
+// Each rank has a file for Prometheus, FOLDER/tandem_RUN_RANK.prom, with labels run, rank, host
+// and, where a GPU is watched, gpu. Rank 0's also has the figures of the run. Lines for CloudWatch
+// come from rank 0, with the dimension Run, and from the first rank of each host whose GPUs are
+// watched, with Run and Host:
+//   Run        StepTime (Milliseconds), Loss, UnitsPerSecond (Count/Second), Usd
+//   Run, Host  GpuUse (Percent, the mean of its GPUs), GpuPower (W, the sum), GpuTemperature
+//              (degrees Celsius, the greatest), GpuThrottled (how many GPUs were), Xid (how many
+//              errors since the line before)
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/report/run_log.h"
+#include "src/report/writers/exports.h"
+
+namespace tandem {
+
+class RunExports {
+ public:
+  // `hosts`: by rank. `gpu`: the address of this rank's; empty: none is watched.
+  RunExports(const Config& config, int rank, std::vector<std::string> hosts,
+             const std::string& gpu);
+
+  // The ranks that `metrics` are of begin with `first_rank`. `usd`: what the run has cost, if
+  // known.
+  void write(const StepMetrics& metrics, int first_rank, std::optional<double> usd);
+
+ private:
+  std::vector<Gauge> run_gauges(const StepMetrics& metrics, std::optional<double> usd) const;
+  std::vector<Gauge> gpu_gauges(const GpuUse& use);
+  std::string run_line(const StepMetrics& metrics, std::optional<double> usd) const;
+  std::string host_line(const StepMetrics& metrics, int first_rank);
+  double units_per_s(const StepMetrics& metrics) const;
+
+  std::string run_, unit_;
+  int64_t units_per_sample_;
+  int rank_;
+  std::vector<std::string> hosts_;
+  Labels labels_;
+  Exports exports_;
+  std::array<double, kGpuFigures> totals_{};  // of this rank's GPU, since this start
+  double xids_ = 0;                           // of the host, up to its last line
+};
+
+}  // namespace tandem
