@@ -18,6 +18,7 @@ for job in "tests/run.sh -L nightly" "tests/run.sh --asan" "tests/run.sh --tsan"
     "env TANDEM_KILLS=500 tests/launch/test_kills.py build/tandem" \
     "env TANDEM_SLURM=all tests/launch/test_slurm.py build/tandem" tests/launch/check_pcluster.py \
     tests/launch/check_moto.py tests/launch/alarms/check_alarms.py tests/launch/check_containers.py "tests/report/check_track.py build/tandem" \
+    "tests/telemetry/check_monitors.py build/tandem build/tests/libstand_in_nvml.so" \
     "tests/report/check_tensorboard.py build/tandem" "tests/trace/check_traces.py build/tandem" \
     "env TANDEM_FLIGHT_KILLS=200 TANDEM_HANGS_LONG=1 tests/trace/test_hangs.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_hugging_face.py build/tandem" \

@@ -47,7 +47,7 @@ RunExports::RunExports(const Config& config, int rank, std::vector<std::string> 
       rank_(rank),
       hosts_(std::move(hosts)),
       labels_({{"run", run_}, {"rank", str(rank)}, {"host", hosts_[static_cast<size_t>(rank)]}}),
-      exports_(config.log, str("tandem_", run_, "_", rank, ".prom")) {
+      exports_(config.log.prometheus, str("tandem_", run_, "_", rank, ".prom"), config.log.emf) {
   if (!gpu.empty()) {
     labels_.emplace_back("gpu", gpu);
   }

@@ -111,8 +111,6 @@ MUTANTS = [
            ["launch.checks Ranks.test_as_many_files_may_be_opened_as_the_machine_allows"]),
     Mutant("a GPU with a display is not seen", "launch/rank.sh", "0x030[02]*", "0x0302*",
            ["launch.checks Ranks.test_each_rank_is_bound_to_the_node_of_its_gpu"]),
-    Mutant("the measured bandwidth overrules the user's", MAIN, 'if least and float(settings["dist.min_gb_s"]) == 0:', "if least:",
-           ["launch.run Settings.test_the_least_bandwidth_is_that_of_the_machine_unless_the_user_has_one"]),
     Mutant("run.sh knows the defaults only", SETTINGS, '"--check", *arguments]', '"--check", "--data.path=x"]',
            ["launch.run Settings.test_they_are_those_of_the_run"]),
     Mutant("wrong settings end a job with 1", SETTINGS, "    if done.returncode != 0:\n", "    if False:\n",

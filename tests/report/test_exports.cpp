@@ -25,11 +25,6 @@ class ExportFiles : public ::testing::Test {
     ASSERT_NE(mkdtemp(folder_.data()), nullptr);
   }
   void TearDown() override { fs::remove_all(folder_); }
-  LogConfig to_emf(const std::string& path) const {
-    LogConfig log;
-    log.emf = path;
-    return log;
-  }
 
   std::string folder_;
 };
@@ -66,21 +61,19 @@ TEST(Exports, LineForCloudWatch) {
 }
 
 TEST_F(ExportFiles, FileIsReplacedAndRemoved) {
-  LogConfig log;
-  log.prometheus = folder_ + "/new/folder";
-  const std::string path = log.prometheus + "/book_0.prom";
+  const std::string folder = folder_ + "/new/folder", path = folder + "/book_0.prom";
   {
-    Exports exports(log, "book_0.prom");
+    Exports exports(folder, "book_0.prom", "");
     exports.replace_file("a 1\n");
     exports.replace_file("b 2\n");
     EXPECT_EQ(read_file(path), "b 2\n");
     exports.append_line(line_of(1));
   }
-  EXPECT_TRUE(fs::is_empty(log.prometheus));
+  EXPECT_TRUE(fs::is_empty(folder));
 }
 
 TEST_F(ExportFiles, NothingIsWrittenUnlessWanted) {
-  Exports exports(LogConfig{}, "x");
+  Exports exports("", "x", "");
   exports.replace_file("a 1\n");
   exports.append_line(line_of(1));
   EXPECT_TRUE(fs::is_empty(folder_));
@@ -88,7 +81,7 @@ TEST_F(ExportFiles, NothingIsWrittenUnlessWanted) {
 
 TEST_F(ExportFiles, LinesAreAppended) {
   const std::string path = folder_ + "/emf";
-  Exports first(to_emf(path), ""), second(to_emf(path), "");
+  Exports first("", "", path), second("", "", path);
   first.append_line(line_of(1));
   second.append_line("");
   second.append_line(line_of(2));
@@ -96,11 +89,9 @@ TEST_F(ExportFiles, LinesAreAppended) {
 }
 
 TEST_F(ExportFiles, WhatCannotBeWrittenIsCounted) {
-  LogConfig log = to_emf("/dev/full");
-  log.prometheus = "/proc/none";
   ::testing::internal::CaptureStderr();
   {
-    Exports exports(log, "x");
+    Exports exports("/proc/none", "x", "/dev/full");
     exports.append_line(line_of(1));
     exports.replace_file("a 1\n");
     exports.append_line(line_of(2));
@@ -116,7 +107,7 @@ TEST_F(ExportFiles, WhatCannotBeWrittenIsCounted) {
 TEST_F(ExportFiles, APipeThatNobodyReadsHoldsUpNothing) {
   const std::string path = folder_ + "/pipe";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  Exports exports(to_emf(path), "");
+  Exports exports("", "", path);
   ::testing::internal::CaptureStderr();
   exports.append_line(line_of(0));  // it has no reader
   const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
@@ -153,7 +144,7 @@ TEST_F(ExportFiles, APipeThatNobodyReadsHoldsUpNothing) {
 // A file may take half of a line: the next one begins on a line of its own.
 TEST_F(ExportFiles, AfterHalfALineANewOneBegins) {
   const std::string path = folder_ + "/emf";
-  Exports exports(to_emf(path), "");
+  Exports exports("", "", path);
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -4,14 +4,17 @@
     test_gpu_figures.py PATH_TO_TANDEM PATH_TO_STAND_IN PATH_TO_OLD_STAND_IN [unittest arguments]
 """
 import glob
+import json
 import os
 import re
 import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "program"))
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "launch", "alarms")]
 import tandem_program
+import test_alarms
 from tandem_program import MPI_ENV, STOPPED, TINY, Workspace, metrics
 
 DEADLINE = 60  # seconds that nothing here takes, but on a machine that hangs
@@ -22,15 +25,15 @@ def watching(gpus, library=None):
     return {"TANDEM_NVML": library or STAND_IN, "CUDA_VISIBLE_DEVICES": gpus}
 
 
-class GpuFigures(Workspace):
-    def run_until(self, name, is_there, ranks, environment):
+class Watched(Workspace):
+    def run_until(self, name, is_there, ranks, environment, *settings):
         """Trains until is_there(lines, stderr), and stops. Returns both, of all of the run."""
         stop, errors = self.path(name + ".stop"), self.path(name + ".stderr")
         command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks)] if ranks > 1 else []
         with open(errors, "w") as file:
             job = subprocess.Popen([*command, tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
                                     "--run.name", name, *TINY, "--run.device", "cpu", "--run.stop_file", stop, "--log.gpu_every_s", "0.001",
-                                    "--train.steps", str(10**8)], env=dict(MPI_ENV, **environment), stdout=file, stderr=file)
+                                    "--train.steps", str(10**8), *settings], env=dict(MPI_ENV, **environment), stdout=file, stderr=file)
         self.addCleanup(job.kill)
 
         def written():
@@ -47,6 +50,25 @@ class GpuFigures(Workspace):
         self.assertEqual(job.wait(DEADLINE), STOPPED, written())
         return written()
 
+    def monitored_run(self):
+        """(text of each rank's file for Prometheus, while the run goes on; lines for CloudWatch) of ranks with GPUs 7 and 1."""
+        folder, emf, files = self.path("monitored/prometheus"), self.path("monitored/emf"), {}
+
+        def is_there(lines, _):
+            for name in os.listdir(folder) if os.path.exists(folder) else []:
+                if name.endswith(".prom"):
+                    with open(os.path.join(folder, name)) as file:
+                        files[name] = file.read()
+            return len(files) == 2 and all("gpu_power_watts" in text for text in files.values()) and \
+                any(line["gpu"]["samples"]["least"] > 0 for line in lines)
+        os.makedirs(self.path("monitored"))
+        self.run_until("monitored", is_there, 2, watching("7,1"), "--log.prometheus", folder, "--log.emf", emf, "--run.usd_per_node_hour", "36")
+        self.assertEqual(os.listdir(folder), [], "the files are removed at the end")
+        with open(emf) as file:
+            return files, file.read().splitlines()
+
+
+class GpuFigures(Watched):
     def test_figures_belong_to_their_rank(self):
         """Ranks 0 to 3 have GPUs 7, 5 (an ECC error), 3 (no energy counter) and 1 (hot)."""
         lines, printed = self.run_until(
@@ -107,6 +129,25 @@ class GpuFigures(Workspace):
         self.assertEqual([name for name, figure in gpu.items() if figure is None], ["energy_j", "remapped_pending", "remapped_failed", "xids"])
         self.assertEqual(gpu["throttled_ranks"], [0])
         self.assertEqual(printed.count("not known   of GPUs: energy_j (rank 0), remapped_pending (rank 0), remapped_failed (rank 0), xids (rank 0);"), 1)
+
+    def test_monitors(self):
+        files, lines = self.monitored_run()
+        host = re.escape(os.uname().nodename)
+        for rank, gpu, watts in [(0, 7, "107.5"), (1, 1, "101.5")]:
+            text = files[f"tandem_monitored_{rank}.prom"]
+            self.assertRegex(text, fr'(?m)^tandem_gpu_power_watts{{run="monitored",rank="{rank}",host="{host}",gpu="{gpu}"}} {watts}$')
+            self.assertEqual("tandem_loss{" in text, rank == 0)
+        whole = [json.loads(line) for line in lines]
+        names = {"Run": set(), "Run Host": set()}
+        for line in whole:
+            [directive] = line["_aws"]["CloudWatchMetrics"]
+            [dimensions] = directive["Dimensions"]
+            defined = [metric["Name"] for metric in directive["Metrics"]]
+            self.assertEqual(set(line), {"_aws", *dimensions, *defined})
+            names[" ".join(dimensions)] |= set(defined)
+        self.assertEqual((names["Run"], names["Run Host"]), (test_alarms.RUN, test_alarms.HOST), "those of launch/alarms")
+        last = [line for line in whole if "GpuUse" in line][-1]
+        self.assertEqual([last[name] for name in ("GpuPower", "GpuTemperature", "GpuThrottled", "Xid")], [209.0, 47.0, 1, 0])
 
     def test_weights_keep_their_bits(self):
         self.train("with", "--log.gpu_every_s", "0.001", ranks=2, environment=watching("7,1"))

@@ -85,11 +85,11 @@ std::string emf_line(double unix_s, const Labels& dimensions,
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Exports::Exports(const LogConfig& log, const std::string& name)
-    : file_(log.prometheus.empty() ? "" : log.prometheus + "/" + name), emf_(log.emf) {
+Exports::Exports(const std::string& folder, const std::string& name, const std::string& emf)
+    : file_(folder.empty() ? "" : folder + "/" + name), emf_(emf) {
   std::error_code error;
-  if (wants_prometheus() && !fs::create_directories(log.prometheus, error) && error) {
-    lose(log.prometheus, error.message());
+  if (wants_prometheus() && !fs::create_directories(folder, error) && error) {
+    lose(folder, error.message());
   }
 }
 

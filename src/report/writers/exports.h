@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "src/settings/config.h"
-
 namespace tandem {
 
 // ("run", "book"): labels of Prometheus, dimensions of CloudWatch.
@@ -39,11 +37,12 @@ struct EmfMetric {
 std::string emf_line(double unix_s, const Labels& dimensions,
                      const std::vector<EmfMetric>& metrics);
 
-// What one rank writes to log.prometheus and log.emf.
+// What one rank tells.
 class Exports {
  public:
-  // `name`: of the file in the folder log.prometheus, which is made if it is missing.
-  Exports(const LogConfig& log, const std::string& name);
+  // `folder`: of files for Prometheus, and made if it is missing; there this one is called `name`.
+  // `emf`: a file or pipe for lines. Empty: not wanted.
+  Exports(const std::string& folder, const std::string& name, const std::string& emf);
   // Removes the file for Prometheus.
   ~Exports();
   Exports(const Exports&) = delete;
