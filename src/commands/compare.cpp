@@ -7,8 +7,8 @@
 #include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/report/console.h"
-#include "src/report/writers/plot.h"
 #include "src/report/run_facts.h"
+#include "src/report/writers/plot.h"
 
 namespace tandem {
 

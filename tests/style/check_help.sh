@@ -9,7 +9,7 @@ cd "$here"
 failed=0
 wrong() { echo "$*"; failed=1; }
 
-scripts=(launch/quickstart.sh launch/setup.sh launch/build.sh launch/run.sh launch/supervise.sh launch/scaling.py launch/track.py
+scripts=(launch/quickstart.sh launch/setup.sh launch/build.sh launch/run.sh launch/supervise.sh launch/scaling.py launch/recommend.py launch/track.py
   launch/sagemaker/submit.py launch/eks/render.py tests/run.sh tests/nightly.sh tests/anywhere.sh tests/fuzz/run.sh tests/mutants/run.py)
 for script in "${scripts[@]}"; do
   relative=$(realpath --relative-to . "$top/$script")
