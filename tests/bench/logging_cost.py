@@ -5,11 +5,11 @@
 
 Without: no progress, no TensorBoard, two lines of metrics.jsonl. With: the bar, TensorBoard, and a line for each step ("all") or
 for ten ("usual"), or for ten with files for Prometheus, and a disk that is full, or a pipe that nobody reads, for lines of
-CloudWatch ("full", "pipe"). These take turns, in another order each round, and a round gives ratios: of the time of a step, which is
-that of the whole loop, by elapsed_s, over its steps; and of CPU time. "line" is the CPU time of all logging of one step, from a
-model whose steps take little more: where other processes want the cores too, it says more than the ratios. "views" is the time
-of a validation of one batch with a sample of text and histograms on top of one without. --raw appends a line of JSON for each
-round.
+CloudWatch ("full", "pipe"). These take turns, in another order each round, and a round gives ratios: of the time of a step,
+which is that of the whole loop, by elapsed_s, over its steps; and of CPU time. "line" is the CPU time of all logging of one
+step, from a model whose steps take little more: where other processes want the cores too, it says more than the ratios.
+"export" is that of a file for Prometheus and a line for CloudWatch. "views" is the time of a validation of one batch with a
+sample of text and histograms on top of one without. --raw appends a line of JSON for each round.
 """
 import argparse
 import json
@@ -47,12 +47,10 @@ def exports(folder, emf):
     return {**ON, "train.log_every": 10, "log.prometheus": os.path.join(folder, "prometheus"), "log.emf": emf}
 
 
-def line_us(tandem, folder):
-    """The CPU time of all logging of one step, from a model whose steps take little more."""
+def line_us(tandem, folder, off, on):
+    """The CPU time that settings add to a logged step, from a model whose steps take little more."""
     tiny = {"model.layers": 1, "model.heads": 1, "model.width": 8, "model.context": 4, "train.global_batch": 1}
-    off, on = [times_ms(tandem, folder, 10000, {**tiny, **more})[1]
-               for more in ({"train.log_every": 10000}, {**ON, "train.log_every": 1})]
-    return 1000 * (on - off)
+    return 1000 * (times_ms(tandem, folder, 10000, {**tiny, **on})[1] - times_ms(tandem, folder, 10000, {**tiny, **off})[1])
 
 
 def ratio(row, case, which):
@@ -80,11 +78,14 @@ def main():
             row = {case: times_ms(chosen.tandem, folder, chosen.steps, cases[case]) for case in order}
             row["views"] = (validation_ms(chosen.tandem, folder, {"log.sample_every": 1, "log.histograms": "true"}) -
                             validation_ms(chosen.tandem, folder, {}))
-            row["line"] = line_us(chosen.tandem, folder)
+            every = {"train.log_every": 1}
+            row["line"] = line_us(chosen.tandem, folder, {"train.log_every": 10000}, {**ON, **every})
+            row["export"] = line_us(chosen.tandem, folder, every, {**exports(folder, os.path.join(folder, "emf")), **every, "log.progress": "none",
+                                                                   "log.tensorboard": "false"})
             rounds.append(row)
             print(f"round {number + 1}: without {row['off'][0]:.2f} ms a step, {row['off'][1]:.2f} ms of CPU time; "
                   + "; ".join(f"{case} {ratio(row, case, 0):.4f}, CPU {ratio(row, case, 1):.4f}" for case in list(cases)[1:])
-                  + f"; a line {row['line']:.0f} us; views {row['views']:.1f} ms a validation", flush=True)
+                  + f"; a line {row['line']:.0f} us, what monitors are told {row['export']:.0f} us; views {row['views']:.1f} ms a validation", flush=True)
             if chosen.raw:
                 with open(chosen.raw, "a") as out:
                     out.write(json.dumps(row) + "\n")
@@ -96,6 +97,8 @@ def main():
         print(f"{case}: {median(row[case][0] / row['usual'][0] for row in rounds):.4f} of the time of usual")
     print(f"line: {median(row['line'] for row in rounds):.0f} us, "
           f"{median(row['line'] / 1000 / row['off'][0] for row in rounds):.4f} of a step without")
+    print(f"what monitors are told: {median(row['export'] for row in rounds):.0f} us, "
+          f"{median(row['export'] / 1000 / row['off'][0] for row in rounds):.4f} of a step without")
     print(f"views: {median(row['views'] for row in rounds):.1f} ms a validation")
 
 
