@@ -14,7 +14,7 @@ from command import environment
 from command_line import Parser, whole
 from errors import CONFIG, DATA, STOPPED, TEMPORARY, Failure, say
 from hosts import Host, Platform
-from instances import MARKETS, machine_types
+from instances import MARKETS, doubts, machine_types
 from job import Job, end_before_start, meaning, on_stop
 from nccl_log import PATTERN, NcclLog
 from settings import read_settings
@@ -78,7 +78,10 @@ def from_type(known, hosts, market, settings):
     """Settings that launch/instances.json has values for, and that are 0: what an all_reduce must reach, and the price."""
     price = known["usd_per_hour"][market]
     values = {"dist.min_gb_s": known["bus_gb_s"][{1: "1", 2: "2"}.get(len(hosts), "4")], "run.usd_per_node_hour": price and price["usd"]}
-    return [word for key, value in values.items() if value and float(settings[key]) == 0 for word in (f"--{key}", str(value))]
+    open_ = {key: value for key, value in values.items() if value and float(settings[key]) == 0}
+    if "run.usd_per_node_hour" in open_ and doubts(price):
+        say(doubts(price))
+    return [word for key, value in open_.items() for word in (f"--{key}", str(value))]
 
 
 def examine(platform, hosts, job):

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """launch/run.sh: what it reads, and what it finds wrong with hosts that are made up."""
+import contextlib
 import datetime
+import io
 import json
 import os
 import resource
@@ -22,7 +24,7 @@ from instances import MARKETS
 from recorded import GOOD, NCCL_LOG
 
 INSTANCES = {"p4d.24xlarge": {"gpus": 8, "efa": 4, "nvswitch": True, "bus_gb_s": {"1": 200, "2": 60, "4": 28},
-                              "usd_per_hour": {"on_demand": {"usd": 22.5}, "spot": None}}}
+                              "usd_per_hour": {"on_demand": {"usd": 22.5, "date": "2020-01-31"}, "spot": None}}}
 # A fact that is wrong, and what is said about it: of a host that is called b; None: the fact is missing.
 FAULTS = [
     ({"program": None}, "t/tandem is not there or cannot be run"),
@@ -218,7 +220,9 @@ class Choices(unittest.TestCase):
         known, open_ = main.type_of([a, b], INSTANCES), {"dist.min_gb_s": "0", "run.usd_per_node_hour": "0"}
         least = [main.from_type(known, [a] * count, "spot", open_) for count in (1, 2, 3, 4, 16)]
         self.assertEqual(least, [["--dist.min_gb_s", str(gb_s)] for gb_s in (200, 60, 28, 28, 28)])
-        self.assertEqual(main.from_type(known, [a], "on_demand", {**open_, "dist.min_gb_s": "3"}), ["--run.usd_per_node_hour", "22.5"])
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(main.from_type(known, [a], "on_demand", {**open_, "dist.min_gb_s": "3"}), ["--run.usd_per_node_hour", "22.5"])
+        self.assertRegex(said.getvalue(), r"^run: the price of 2020-01-31 is \d+ days old: ")
         self.assertEqual(main.from_type(known, [a], "on_demand", {"dist.min_gb_s": "3", "run.usd_per_node_hour": "20"}), [])
         self.assertIsNone(main.type_of([a, Host("c", 8, {"machine": ["unknown"]})], INSTANCES))
 
