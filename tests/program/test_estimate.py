@@ -16,6 +16,7 @@ from tandem_program import CONFIG, OK, Workspace, metrics, run
 DEVICE = os.environ.get("TANDEM_ESTIMATE_DEVICE", "cpu")
 GPU = "none" if DEVICE == "cpu" else "a100-40"
 CONFIGURATIONS = 10
+CONFIGS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs")
 
 
 # Settings that a kind of model ignores; draw() leaves them out.
@@ -96,7 +97,7 @@ class Estimates(Workspace):
                     self.assertEqual(expected["memory"][name], bytes, name)
 
     def test_says_what_does_not_fit_and_what_would(self):
-        large = ["--config", os.path.join(os.path.dirname(__file__), "..", "..", "configs", "gpt2_124m.cfg"), "--vocab", "50257",
+        large = ["--config", os.path.join(CONFIGS, "gpt2_124m.cfg"), "--vocab", "50257",
                  "--gpu", "a100-40", "--ranks", "8", "--model.layers", "48", "--model.heads", "25", "--model.width", "1600",
                  "--train.precision", "bf16", "--train.global_batch", "64", "--train.micro_batch", "8"]
         text = self.estimate(*large, "--dist.zero", "0", "--train.recompute", "none").stdout
@@ -128,10 +129,9 @@ class Estimates(Workspace):
 
     # What the files in configs/ say of themselves: 8 A100 of 40 GB, and nothing is recomputed.
     def test_the_settings_for_gpus_fit(self):
-        configs = os.path.join(os.path.dirname(__file__), "..", "..", "configs")
         for name, parameters in [("gpt2_124m", 124.4e6), ("gpt2_350m", 354.8e6), ("gpt2_774m", 774.0e6), ("gpt2_1558m", 1557.6e6),
                                  ("llama_1b", 1235.8e6)]:
-            row = self.given(os.path.join(configs, name + ".cfg"), "--vocab", "128256" if name == "llama_1b" else "50257",
+            row = self.given(os.path.join(CONFIGS, name + ".cfg"), "--vocab", "128256" if name == "llama_1b" else "50257",
                              "--gpu", "a100-40", "--ranks", "8")
             self.assertEqual((row["fits"], row["recompute"], row["zero"]), (True, "none", 1), name)
             # Weights are bf16, in padded buckets.
@@ -181,7 +181,7 @@ class Estimates(Workspace):
 
     # The same list as that of the benchmarks; tests/estimate/test_cost_model.cpp compares it with a table made by hand.
     def test_the_floor_of_each_op(self):
-        text = self.estimate(os.path.join(os.path.dirname(__file__), "..", "..", "configs", "gpt2_124m.cfg"), "--vocab", "50304",
+        text = self.estimate(os.path.join(CONFIGS, "gpt2_124m.cfg"), "--vocab", "50304",
                              "--gpu", "h200", "--ranks", "8", "--ops").stdout
         self.assertIn("one rank: 64 x 1024 tokens and the update, bf16, vocabulary 50304, on h200", text)
         self.assertIn("ceilings, in short bursts: 790 TFLOP/s, 4300 GB/s", text)
@@ -201,7 +201,7 @@ class Estimates(Workspace):
     # Each answers at once: what a GPU's kernels list of a huge model is counted, not built.
     def test_dollars(self):
         """A price adds dollars of train.steps steps on whole nodes, and of 10^9 tokens; of what the rows say, by hand."""
-        words = ["--config", "configs/gpt2_124m.cfg", "--gpu", "a100-40", "--ranks", "16", "--train.steps", "1000"]
+        words = ["--config", os.path.join(CONFIGS, "gpt2_124m.cfg"), "--gpu", "a100-40", "--ranks", "16", "--train.steps", "1000"]
         plain = self.given(*words)
         self.assertNotIn("usd", plain)
         row = self.given(*words, "--usd-per-node-hour", "36")
@@ -217,7 +217,7 @@ class Estimates(Workspace):
 
     def test_the_largest_micro_batch(self):
         """Each row has the largest divisor of a rank's share that fits, whatever train.micro_batch is."""
-        words = ["--config", "configs/gpt2_350m.cfg", "--gpu", "a100-40", "--ranks", "8", "--train.global_batch", "512", "--train.micro_batch", "0"]
+        words = ["--config", os.path.join(CONFIGS, "gpt2_350m.cfg"), "--gpu", "a100-40", "--ranks", "8", "--train.global_batch", "512", "--train.micro_batch", "0"]
         rows = json.loads(self.estimate("--json", "--largest-batch", *words).stdout)["rows"]
         for row in rows:
             with self.subTest(zero=row["zero"], tensor=row["tensor"], recompute=row["recompute"]):
