@@ -60,7 +60,7 @@ class Recommend(Workspace):
     def test_no_other_settings_are_faster(self):
         [row] = self.answer(*GPT2, "--tokens", "1e9", "--instances", P4D, "--nodes", 1)["rows"]
         for zero in range(4):
-            for micro_batch in [8, 16, 32, 64]:
+            for micro_batch in [16, 32, 64]:
                 estimate = self.check(tandem_program.run("estimate", *GPT2, "--ranks", "8", "--gpu", "a100-40", "--json",
                                                          "--dist.zero", str(zero), "--train.micro_batch", str(micro_batch)))
                 for each in json.loads(estimate.stdout)["rows"]:
@@ -68,7 +68,7 @@ class Recommend(Workspace):
                         self.assertLessEqual(each["tokens_per_s"], row["tokens_per_s"] * (1 + 1e-9))
 
     def test_limits_move_the_choice(self):
-        words = [*GPT2, "--tokens", "1e9", "--instances", P4D]
+        words = [*GPT2, "--tokens", "1e9", "--instances", P4D, "--nodes", 1, 2, 4, 8]
         def nodes(*limits):
             return self.answer(*words, *limits)["best"]["nodes"]
         rows = {row["nodes"]: row for row in self.answer(*words)["rows"]}
@@ -114,7 +114,7 @@ class Recommend(Workspace):
         why = {row["instance"]: row["why"] for row in rows if "why" in row}
         self.assertEqual(why, {"p5e.48xlarge": "launch/instances.json has no on demand price",
                                "p6-b200.48xlarge": "`tandem estimate` does not know B200"})
-        shown = self.recommend(*GPT2, "--tokens", "10e9", "--nodes", 1, "--market", "capacity_block").stdout
+        shown = self.recommend(*GPT2, "--tokens", "10e9", "--nodes", 1, "--market", "capacity_block", "--instances", "g5.xlarge", "p5.48xlarge").stdout
         self.assertRegex(shown, r"(?m)^ +1 x p5.48xlarge .* cheapest")
         self.assertRegex(shown, r"(?m)^any x g5.xlarge +launch/instances.json has no capacity block price$")
 
