@@ -26,6 +26,11 @@ def machine_type(name, option="--instance"):
     return types[name]
 
 
+def estimated_gpu(machine):
+    """The name of its GPU for `tandem estimate --gpu`, or None."""
+    return ESTIMATED_GPUS.get((machine["gpu"], machine["gpu_memory_mib"]))
+
+
 def words_of(market):
     return market.replace("_", " ")
 

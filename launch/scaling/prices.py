@@ -1,18 +1,18 @@
 """The GPUs of a node, and its price, by launch/instances.json or as given."""
 from errors import CONFIG, Failure
-from instances import ESTIMATED_GPUS, doubts, machine_type, words_of
+from instances import doubts, estimated_gpu, machine_type, words_of
 
 
 def gpu_of(request):
     """The GPU's name for `tandem estimate --gpu`."""
     if request.gpu or not request.instance:
         return request.gpu or "none"
-    entry = machine_type(request.instance)
-    gpu = entry["gpu"], entry["gpu_memory_mib"]
-    if gpu not in ESTIMATED_GPUS:
-        raise Failure(CONFIG, f"--instance {request.instance}: `tandem estimate` knows no {gpu[0]} with {gpu[1]} MiB; "
+    machine = machine_type(request.instance)
+    gpu = estimated_gpu(machine)
+    if not gpu:
+        raise Failure(CONFIG, f"--instance {request.instance}: `tandem estimate` knows no {machine['gpu']} with {machine['gpu_memory_mib']} MiB; "
                               "say with --gpu which of its GPUs is the nearest")
-    return ESTIMATED_GPUS[gpu]
+    return gpu
 
 
 def node_size_of(request):

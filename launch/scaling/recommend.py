@@ -5,14 +5,13 @@ import json
 import math
 import os
 import shlex
-import subprocess
 
-from command_line import SHOWN, Parser, printable, whole
+from command_line import SHOWN, Parser, whole
 from errors import CONFIG, Failure
-from instances import ESTIMATED_GPUS, MARKETS, doubts, machine_type, machine_types, words_of
+from instances import MARKETS, doubts, estimated_gpu, machine_type, machine_types, words_of
 
-from . import goodput
-from .options import ROOT, assignments, settings_of
+from . import goodput, program
+from .options import ROOT, Request, assignments, settings_of
 
 
 def number(text):
@@ -50,7 +49,7 @@ def parse(words):
     p.add_argument("--restart-s", type=number, default=600, metavar="S", help="until a run that was interrupted trains again (%(default)s)")
     p.add_argument("--tandem", default=os.path.join(ROOT, "build", "tandem"), metavar="PATH", help="the program (build/tandem)")
     p.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    chosen, rest = p.parse_known_args(words)
+    chosen, rest = p.parse_known_args(words, Request())
     chosen.settings = settings_of(rest)
     for is_wrong, line in [
         (bool(chosen.tokens) == bool(chosen.epochs), "how long is the run? Give --tokens or --epochs, one of them"),
@@ -63,24 +62,6 @@ def parse(words):
     return chosen
 
 
-def config_words(chosen):
-    return [word for path in chosen.configs for word in ("--config", path)]
-
-
-def estimate(chosen, machine, gpu, nodes):
-    """What `tandem estimate` answers for these nodes, and why there is no answer."""
-    words = ["estimate", *config_words(chosen), *assignments(chosen.settings),
-             f"--ranks={nodes * machine['gpus']}", f"--node-size={machine['gpus']}", f"--gpu={gpu}",
-             "--train.micro_batch=0", "--largest-batch", "--json"]
-    if machine["between_gb_s"]:
-        words.append(f"--between-gb-s={machine['between_gb_s']}")
-    done = subprocess.run([chosen.tandem, *words], capture_output=True, text=True)
-    problems = printable("; ".join(line.removeprefix("tandem: ") for line in done.stderr.splitlines()))
-    if done.returncode not in (0, CONFIG):
-        raise Failure(done.returncode, problems)
-    return (None, problems) if done.returncode else (json.loads(done.stdout), "")
-
-
 def units_of(chosen, answer):
     """Tokens or images to train on."""
     if chosen.tokens and answer["unit"] != "tokens":
@@ -90,13 +71,9 @@ def units_of(chosen, answer):
     return chosen.tokens or chosen.epochs * answer["train_count"]
 
 
-def gpu_of(machine):
-    return ESTIMATED_GPUS.get((machine["gpu"], machine["gpu_memory_mib"]))
-
-
 def unranked(chosen, machine):
     """Why a machine type cannot be ranked, or ""."""
-    if not gpu_of(machine):
+    if not estimated_gpu(machine):
         return f"`tandem estimate` does not know {machine['gpu']}"
     return "" if machine["usd_per_hour"][chosen.market] else f"launch/instances.json has no {words_of(chosen.market)} price"
 
@@ -105,7 +82,8 @@ def row_of(chosen, name, nodes):
     """The fastest settings on these nodes, or `why` there are none."""
     machine = machine_type(name)
     row = {"instance": name, "nodes": nodes, "gpus": nodes * machine["gpus"], "price": machine["usd_per_hour"][chosen.market]}
-    answer, problems = estimate(chosen, machine, gpu_of(machine), nodes)
+    answer, problems = program.ask(chosen, f"--ranks={row['gpus']}", f"--node-size={machine['gpus']}", f"--gpu={estimated_gpu(machine)}",
+                                   f"--between-gb-s={machine['between_gb_s'] or 0}", "--train.micro_batch=0", "--largest-batch")
     if not answer:
         return {**row, "why": problems}
     fitting = [each for each in answer["rows"] if each["fits"]]
@@ -170,7 +148,7 @@ def advice(chosen, row):
                 f"a node and hour ({words_of(chosen.market)}, {price['date']}: {price['source']}).")
     if "spot_pays_up_to" in row:
         sentence += f" Spot costs less than on demand up to {row['spot_pays_up_to']:.3g} interruptions of a node a day."
-    job = shlex.join(["train", *config_words(chosen), *assignments(settings)])
+    job = shlex.join(["train", *chosen.config_words, *assignments(settings)])
     if chosen.market == "sagemaker":
         start = f"launch/sagemaker/submit.py --instance ml.{row['instance']} --nodes {row['nodes']} --image URI --role ARN --data S3 --output S3"
     else:

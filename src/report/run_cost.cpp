@@ -24,7 +24,7 @@ RunCost::RunCost(const Config& config, const RunDirectory& directory,
   if (!earlier.empty()) {
     before_ = earlier.back().usd;
   }
-  if (std::filesystem::exists(directory.metrics())) {
+  if (is_known() && std::filesystem::exists(directory.metrics())) {
     read_metrics(directory.metrics(), [&](const nlohmann::ordered_json& line) {
       before_ = std::max(before_, number_in(line, "usd", 0));
     });

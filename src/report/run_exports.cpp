@@ -114,7 +114,7 @@ std::string RunExports::run_line(const StepMetrics& metrics, std::optional<doubl
   return emf_line(unix_now_s(), {{"Run", run_}}, figures);
 }
 
-// Of an island, it is about the GPUs of the host that are in the island.
+// If `metrics` are those of one island, GPUs of the host that belong to others are left out.
 std::string RunExports::host_line(const StepMetrics& metrics, int first_rank) {
   const std::string& host = hosts_[static_cast<size_t>(rank_)];
   GpuUses gpus;

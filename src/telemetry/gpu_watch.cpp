@@ -79,7 +79,7 @@ struct GpuWatch::State {
   void watch() {
     bool has_gpu = false;
     try {
-      NvmlGpu nvml(options.library, options.gpu);
+      NvmlGpu nvml(options.nvml, options.gpu);
       has_gpu = true;
       {
         const std::lock_guard lock(mutex);
@@ -173,7 +173,7 @@ std::unique_ptr<GpuWatch> watch_gpu(double period_s, Device device, int rank, in
                             .host = host,
                             .says_why_not = local_rank == 0};
   if (library) {
-    options.library = library;
+    options.nvml = library;
   }
   return std::make_unique<GpuWatch>(options);
 }

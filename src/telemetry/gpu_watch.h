@@ -18,7 +18,7 @@ class GpuWatch {
  public:
   using Clock = std::chrono::steady_clock;
   struct Options {
-    std::string library = "libnvidia-ml.so.1";
+    std::string nvml = "libnvidia-ml.so.1";   // the library
     std::string gpu;                          // as NvmlGpu takes it
     std::chrono::duration<double> period{1};  // between samples
     int rank = 0;                             // with the host: for messages

@@ -212,6 +212,11 @@ class Estimates(Workspace):
         shown = self.estimate(*words, "--usd-per-node-hour", "36").stdout
         self.assertIn(f" {row['usd']:.2f} ", shown)
         self.assertIn("dollars of 1000 steps on whole nodes", shown)
+        apart = self.given(*words, "--dist.islands", "2", "--dist.sync_every", "10", "--usd-per-node-hour", "36")
+        step_ms = apart["step_ms"] + apart["sync_ms"] / 10
+        self.assertGreater(apart["sync_ms"], 0)
+        self.assertAlmostEqual(apart["tokens_per_s"], 512 * 1024 / step_ms * 1000, delta=1e-9 * apart["tokens_per_s"])
+        self.assertAlmostEqual(apart["usd"], 2 * 36 * step_ms / 3600, delta=1e-9 * apart["usd"])
         images = self.given("--model.kind", "resnet", "--train.global_batch", "100", "--train.steps", "50", "--usd-per-node-hour", "36")
         self.assertAlmostEqual(images["usd_per_1e6_images"], images["usd"] / 5000 * 1e6, delta=1e-9 * images["usd_per_1e6_images"])
 

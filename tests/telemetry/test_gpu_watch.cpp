@@ -16,7 +16,7 @@ using enum GpuFigure;
 using namespace std::chrono_literals;
 
 GpuWatch::Options options(const std::string& gpu) {
-  return {.library = STAND_IN, .gpu = gpu, .period = 1ms, .rank = 3, .host = "node1"};
+  return {.nvml = STAND_IN, .gpu = gpu, .period = 1ms, .rank = 3, .host = "node1"};
 }
 
 // Takes until the event is there.
@@ -70,7 +70,7 @@ TEST(GpuWatch, NoLibraryIsSaidByTheOneWhoShallSayIt) {
   for (const bool says : {true, false}) {
     testing::internal::CaptureStderr();
     GpuWatch::Options missing = options("0");
-    missing.library = "/nowhere/libnvidia-ml.so.1";
+    missing.nvml = "/nowhere/libnvidia-ml.so.1";
     missing.says_why_not = says;
     {
       GpuWatch watch(missing);
