@@ -33,6 +33,16 @@ constexpr std::array<GpuRow, 12> kGpuRows = {
      {GpuFigure::kNvlinkBytes, "gpu_nvlink_bytes_total", 1, true},
      {GpuFigure::kXids, "gpu_xids_total"}}};
 
+std::vector<Gauge> gpu_gauges(const std::optional<GpuUse>& use) {
+  std::vector<Gauge> gauges;
+  for (const GpuRow& row : kGpuRows) {
+    if (use && (*use)[row.figure]) {
+      gauges.push_back({row.name, row.factor * *(*use)[row.figure]});
+    }
+  }
+  return gauges;
+}
+
 double total_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
@@ -47,14 +57,16 @@ RunExports::RunExports(const Config& config, int rank, std::vector<std::string> 
       rank_(rank),
       hosts_(std::move(hosts)),
       labels_({{"run", run_}, {"rank", str(rank)}, {"host", hosts_[static_cast<size_t>(rank)]}}),
-      exports_(config.log.prometheus, str("tandem_", run_, "_", rank, ".prom"), config.log.emf) {
+      exports_(config.log.prometheus, str("tandem_", run_, "_", rank, ".prom"), config.log.emf),
+      latest_(hosts_.size()) {
   if (!gpu.empty()) {
     labels_.emplace_back("gpu", gpu);
   }
 }
 
 void RunExports::write(const StepMetrics& metrics, int first_rank, std::optional<double> usd) {
-  const auto own = static_cast<size_t>(rank_ - first_rank);
+  const auto rank = static_cast<size_t>(rank_), own = rank - static_cast<size_t>(first_rank);
+  keep(metrics.gpus, first_rank);
   if (exports_.wants_prometheus()) {
     std::vector<Gauge> gauges = {
         {"step", static_cast<double>(metrics.step)},
@@ -62,16 +74,14 @@ void RunExports::write(const StepMetrics& metrics, int first_rank, std::optional
     if (rank_ == 0) {
       std::ranges::move(run_gauges(metrics, usd), std::back_inserter(gauges));
     }
-    if (const std::optional<GpuUse>& use = metrics.gpus[own]) {
-      std::ranges::move(gpu_gauges(*use), std::back_inserter(gauges));
-    }
+    std::ranges::move(gpu_gauges(latest_[rank]), std::back_inserter(gauges));
     exports_.replace_file(prometheus_text(gauges, labels_));
   }
   if (exports_.wants_emf() && rank_ == 0) {
     exports_.append_line(run_line(metrics, usd));
   }
-  if (exports_.wants_emf() && std::ranges::find(hosts_, hosts_[rank_]) == hosts_.begin() + rank_) {
-    exports_.append_line(host_line(metrics, first_rank));
+  if (exports_.wants_emf() && std::ranges::find(hosts_, hosts_[rank]) == hosts_.begin() + rank_) {
+    exports_.append_line(host_line());
   }
 }
 
@@ -91,16 +101,21 @@ std::vector<Gauge> RunExports::run_gauges(const StepMetrics& metrics,
   return gauges;
 }
 
-std::vector<Gauge> RunExports::gpu_gauges(const GpuUse& use) {
-  std::vector<Gauge> gauges;
-  for (const GpuRow& row : kGpuRows) {
-    if (const std::optional<double>& value = use[row.figure]) {
-      double& total = totals_[static_cast<size_t>(row.figure)];
-      total = row.adds ? total + *value : *value;
-      gauges.push_back({row.name, row.factor * total});
+void RunExports::keep(const GpuUses& gpus, int first_rank) {
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    std::optional<GpuUse>& latest = latest_[static_cast<size_t>(first_rank) + i];
+    if (!gpus[i]) {
+      latest.reset();
+      continue;
+    }
+    latest = latest.value_or(GpuUse());
+    for (const GpuRow& row : kGpuRows) {
+      if (const std::optional<double>& value = (*gpus[i])[row.figure]) {
+        std::optional<double>& kept = (*latest)[row.figure];
+        kept = *value + (row.adds ? kept.value_or(0) : 0);
+      }
     }
   }
-  return gauges;
 }
 
 std::string RunExports::run_line(const StepMetrics& metrics, std::optional<double> usd) const {
@@ -114,13 +129,12 @@ std::string RunExports::run_line(const StepMetrics& metrics, std::optional<doubl
   return emf_line(unix_now_s(), {{"Run", run_}}, figures);
 }
 
-// If `metrics` are those of one island, GPUs of the host that belong to others are left out.
-std::string RunExports::host_line(const StepMetrics& metrics, int first_rank) {
+std::string RunExports::host_line() {
   const std::string& host = hosts_[static_cast<size_t>(rank_)];
   GpuUses gpus;
-  for (size_t i = 0; i < metrics.gpus.size(); ++i) {
-    if (hosts_[static_cast<size_t>(first_rank) + i] == host) {
-      gpus.push_back(metrics.gpus[i]);
+  for (size_t r = 0; r < hosts_.size(); ++r) {
+    if (hosts_[r] == host) {
+      gpus.push_back(latest_[r]);
     }
   }
   std::vector<EmfMetric> figures;

@@ -8,9 +8,9 @@
 //   Run, Host  GpuUse (Percent, the mean of its GPUs), GpuPower (W, the sum), GpuTemperature
 //              (degrees Celsius, the greatest), GpuThrottled (how many GPUs were), Xid (how many
 //              errors since the line before)
+// A GPU that nobody looked at since the line before keeps its latest figures.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,9 +32,9 @@ class RunExports {
 
  private:
   std::vector<Gauge> run_gauges(const StepMetrics& metrics, std::optional<double> usd) const;
-  std::vector<Gauge> gpu_gauges(const GpuUse& use);
   std::string run_line(const StepMetrics& metrics, std::optional<double> usd) const;
-  std::string host_line(const StepMetrics& metrics, int first_rank);
+  std::string host_line();
+  void keep(const GpuUses& gpus, int first_rank);
   double units_per_s(const StepMetrics& metrics) const;
 
   std::string run_, unit_;
@@ -43,8 +43,8 @@ class RunExports {
   std::vector<std::string> hosts_;
   Labels labels_;
   Exports exports_;
-  std::array<double, kGpuFigures> totals_{};  // of this rank's GPU, since this start
-  double xids_ = 0;                           // of the host, up to its last line
+  GpuUses latest_;   // by rank; energy and NVLink's bytes since this start
+  double xids_ = 0;  // of the host, up to its last line
 };
 
 }  // namespace tandem

@@ -26,10 +26,12 @@ MUTANTS = [
            ["report.exports ExportFiles.AfterHalfALineANewOneBegins"]),
     Mutant("monitors: files stay", "src/report/writers/exports.cpp", "::unlink(file_.c_str());", "",
            ["report.exports ExportFiles.FileIsReplacedAndRemoved"]),
-    Mutant("monitors: energy of one line only", "src/report/run_exports.cpp", "row.adds ? total + *value : *value", "*value",
+    Mutant("monitors: energy of one line only", "src/report/run_exports.cpp", "row.adds ? kept.value_or(0) : 0", "0",
            ["report.run_exports Exporting.AFileForEachRank"]),
     Mutant("monitors: an old Xid is told again", "src/report/run_exports.cpp", "total_of(v) - std::exchange(xids_, total_of(v))", "total_of(v)",
            ["report.run_exports Exporting.ALineForTheRunAndOneForEachHost"]),
     Mutant("monitors: each rank tells of its host", "src/report/run_exports.cpp", "exports_.wants_emf() && std::ranges::find", "exports_.wants_emf() || std::ranges::find",
            ["report.run_exports Exporting.ALineForTheRunAndOneForEachHost"]),
+    Mutant("monitors: a GPU that nobody looked at has no power", "src/report/run_exports.cpp", "latest = latest.value_or(GpuUse());", "latest = GpuUse();",
+           ["report.run_exports Exporting.AGpuThatNobodyLookedAtKeepsItsFigures"]),
 ]

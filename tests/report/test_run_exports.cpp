@@ -103,6 +103,24 @@ TEST_F(Exporting, ALineForTheRunAndOneForEachHost) {
   EXPECT_EQ(lines()[4]["Xid"], 5) << "since the line before";
 }
 
+TEST_F(Exporting, AGpuThatNobodyLookedAtKeepsItsFigures) {
+  const auto first = of_rank(0);
+  first->write(metrics_, 0, std::nullopt);
+  metrics_.gpus = {GpuUse(), use(0, 0, 0, 0), use(0, 700, 0, 2)};
+  first->write(metrics_, 0, std::nullopt);
+  EXPECT_EQ(lines()[3], (Json{{"Run", "a"},
+                              {"Host", "n0"},
+                              {"GpuUse", 25.0},
+                              {"GpuPower", 1000.0},
+                              {"GpuThrottled", 0.0},
+                              {"Xid", 0.0}}));
+  EXPECT_NE(file_of(0).find("tandem_gpu_power_watts"), std::string::npos);
+  metrics_.gpus[0].reset();  // its watch has ended
+  first->write(metrics_, 0, std::nullopt);
+  EXPECT_EQ(lines()[5]["GpuPower"], 700.0);
+  EXPECT_EQ(file_of(0).find("tandem_gpu_power_watts"), std::string::npos);
+}
+
 TEST_F(Exporting, OfAnIslandRanksBeginLater) {
   metrics_.own_s = {3};
   metrics_.gpus = {use(1, 500, 1, 0)};
