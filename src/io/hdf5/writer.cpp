@@ -105,6 +105,7 @@ H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + 
   }
   const LibraryLock lock;
   const Id access(access_list(), H5Pclose);
+  errno = 0;
   file_ = H5Fcreate(partial_path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
   if (file_ < 0) {
     fail_writing(library_message(), errno);
@@ -131,6 +132,7 @@ void H5Writer::discard() {
 }
 
 void H5Writer::fail_writing(const std::string& what, int error_number) {
+  const std::string reason = error_number == 0 ? "" : std::strerror(error_number);
   int64_t needed = 0;
   for (const auto& [name, written] : datasets_) {
     needed += written.dataset.count * size_of(written.dataset.type);
@@ -140,7 +142,8 @@ void H5Writer::fail_writing(const std::string& what, int error_number) {
     fail_data(path_, ": no space left on the disk (or quota reached); this file needs ", needed,
               " bytes: free some space, or write elsewhere");
   }
-  fail_data(path_, ": cannot write: ", what);
+  const bool said = what.find(reason) != std::string::npos;
+  fail_data(path_, ": cannot write: ", what, said ? "" : ": " + reason);
 }
 
 void H5Writer::create_group(const std::string& name) {
