@@ -11,8 +11,8 @@
 #include "src/inference/model_tokenizer.h"
 #include "src/inference/prompt.h"
 #include "src/inference/trained_model.h"
-#include "src/serve/api.h"
 #include "src/serve/http/http_server.h"
+#include "src/serve/text_requests.h"
 #include "src/weights/stored_weights.h"
 
 namespace tandem {
@@ -97,11 +97,14 @@ void serve(const Request& request, World& world) {
   const int64_t window = request.context > 0 ? request.context : longest;
   ServeMetrics metrics;
   TextService service(request.queue, metrics);
-  Api api({.name = request.name.empty() ? folder_name(request.checkpoint) : request.name,
-           .form = form,
-           .context = window,
-           .ends = end_tokens(form, stored.checkpoint, *encoder),
-           .tokenizer = encoder.get()},
+  const std::string name = request.name.empty() ? folder_name(request.checkpoint) : request.name;
+  Api api({.name = name,
+           .posts = text_posts({.name = name,
+                                .form = form,
+                                .context = window,
+                                .ends = end_tokens(form, stored.checkpoint, *encoder),
+                                .tokenizer = encoder.get()},
+                               service)},
           service, metrics);
   HttpServer server(
       request.host, static_cast<int>(request.port),

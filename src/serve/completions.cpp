@@ -5,8 +5,8 @@
 #include "src/data/chat_template.h"
 #include "src/prepare/record_fields.h"
 #include "src/prepare/sft_record.h"
-#include "src/serve/api.h"
 #include "src/serve/json_fields.h"
+#include "src/serve/text_requests.h"
 
 namespace tandem {
 

@@ -1,6 +1,6 @@
 // Requests as Hugging Face's text-generation-inference takes them, which SageMaker's clients send.
-#include "src/serve/api.h"
 #include "src/serve/json_fields.h"
+#include "src/serve/text_requests.h"
 
 namespace tandem {
 

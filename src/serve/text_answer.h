@@ -1,9 +1,7 @@
 // The answer to a request for texts, whole or as server-sent events.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
-#include "src/serve/http/http_server.h"
+#include "src/serve/json_answer.h"
 #include "src/serve/text_service.h"
 
 namespace tandem {
@@ -31,10 +29,6 @@ class AnswerForm {
   virtual std::string end(const std::vector<WrittenText>&) const { return ""; }
 };
 
-// Text as JSON; bytes that are no UTF-8 are replaced.
-std::string dumped(const nlohmann::ordered_json& json);
-// An error, as OpenAI's API has them.
-std::string error_json(int status, const std::string& why);
 std::string server_sent(const nlohmann::ordered_json& event);
 int64_t characters(std::string_view text);  // of UTF-8
 

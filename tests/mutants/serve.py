@@ -2,7 +2,7 @@
 from table import Mutant
 
 BUILD = "release"
-TESTS, SERVICE, ANSWER = "serve.serve ", "src/serve/text_service.cpp", "src/serve/text_answer.cpp"
+TESTS, SERVICE, ANSWER = "serve.serve ", "src/serve/model_service.h", "src/serve/text_answer.cpp"
 HTTP = "src/serve/http/"
 MUTANTS = [
     Mutant("texts: the prompts of a step may be longer than a chunk", "src/inference/text_batch.cpp", "room -= static_cast<int64_t>(count);",
@@ -15,16 +15,16 @@ MUTANTS = [
            [TESTS + "Serving.test_completions"]),
     Mutant("serve: more requests wait than allowed", SERVICE, "std::ssize(queue_) >= limit_", "std::ssize(queue_) > limit_",
            [TESTS + "Limits.test_the_queue_is_full"]),
-    Mutant("serve: who hangs up keeps the slots", SERVICE, "const bool is_gone = each.client->is_gone();", "const bool is_gone = false;",
+    Mutant("serve: who hangs up keeps the slots", "src/serve/text_service.cpp", "const bool is_gone = each.client->is_gone();", "const bool is_gone = false;",
            [TESTS + "Limits.test_the_queue_is_full"]),
     Mutant("serve: who hangs up stays in the queue", SERVICE,
            "std::erase_if(queue_, [](const Request& request) { return request.client->is_gone(); });", "",
            [TESTS + "Limits.test_the_queue_is_full"]),
-    Mutant("serve: what waits when it ends hangs", SERVICE, "refused.swap(queue_);", "queue_.clear();", [TESTS + "Limits.test_ends_when_asked_to"]),
+    Mutant("serve: what waits when it ends hangs", SERVICE, "waiting.swap(queue_);", "queue_.clear();", [TESTS + "Limits.test_ends_when_asked_to"]),
     Mutant("serve: grace has no end", SERVICE, "end = Clock::now() + grace;", "end = Clock::now() + grace + std::chrono::hours(1);", [TESTS + "Limits.test_does_not_wait_longer_than_its_grace"]),
-    Mutant("serve: it is well while it ends", "src/serve/api.cpp", "service_.state() == TextService::State::kReady", "true",
+    Mutant("serve: it is well while it ends", "src/serve/api.cpp", "model_.state() == ModelState::State::kReady", "true",
            [TESTS + "Limits.test_ends_when_asked_to"]),
-    Mutant("serve: it is well while a step hangs", "src/serve/api.cpp", " && service_.stalled() < model_.longest_step;", ";", ["serve.api"]),
+    Mutant("serve: it is well while a step hangs", "src/serve/api.cpp", " && model_.stalled() < options_.longest_step;", ";", ["serve.api"]),
     Mutant("serve: those who wait do not hear that the model failed", SERVICE, 'fail_all(500, "the model failed");', "", ["serve.api"]),
     Mutant("serve: a stream begins without the prompt that it echoes", ANSWER, "piece = text.text;", "", [TESTS + "Serving.test_streams"]),
     Mutant("serve: a text that is cut says that it stopped", "src/serve/text_answer.h", 'is_cut ? "length" : "stop"', '"stop"',
@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant("serve: unknown parameters are overlooked", "src/serve/json_fields.cpp", "!value.is_null() && !known_.contains(name)", "false",
            [TESTS + "Serving.test_what_is_refused"]),
     Mutant("serve: JSON may be of any depth", "src/serve/json_fields.cpp", "depth >= kDeepest", "depth > kDeepest", [TESTS + "Serving.test_what_is_refused"]),
-    Mutant("serve: the window holds one token more", "src/serve/api.cpp", "room < std::max<int64_t>(wanted, 1)", "room + 1 < std::max<int64_t>(wanted, 1)",
+    Mutant("serve: the window holds one token more", "src/serve/text_requests.cpp", "room < std::max<int64_t>(wanted, 1)", "room + 1 < std::max<int64_t>(wanted, 1)",
            [TESTS + "Serving.test_the_window_is_crossed_by_one"]),
     Mutant("serve: a second signal waits, too", "src/commands/serve.cpp", "  if (stop_requested) {", "  if (false) {",
            [TESTS + "Limits.test_a_second_signal_ends_at_once"]),

@@ -6,7 +6,7 @@
 #include <latch>
 
 #include "src/core/error.h"
-#include "src/serve/api.h"
+#include "src/serve/text_requests.h"
 #include "tests/support/harness.h"
 
 namespace tandem::testing {
@@ -90,13 +90,13 @@ struct Endpoint {
   ServeMetrics metrics;
   TextService service{1, metrics};
   std::atomic<bool> stops = false;
-  Api api{{.name = "model",
-           .form = "plain",
-           .context = 8,
-           .tokenizer = encoding.get(),
-           .longest_step = 0ms},
-          service,
-          metrics};
+  Api api{
+      {.name = "model",
+       .posts = text_posts(
+           {.name = "model", .form = "plain", .context = 8, .tokenizer = encoding.get()}, service),
+       .longest_step = 0ms},
+      service,
+      metrics};
 };
 
 TEST(Api, IsNotWellWhileTheModelLoadsHangsOrEnds) {

@@ -1,8 +1,8 @@
 // The bodies of requests for texts: src/serve/json_fields.cpp src/serve/completions.cpp
-// src/serve/invocations.cpp src/serve/api.cpp
+// src/serve/invocations.cpp src/serve/text_requests.cpp
 #include <string>
 
-#include "src/serve/api.h"
+#include "src/serve/text_requests.h"
 #include "src/serve/json_fields.h"
 #include "tests/fuzz/support/fuzz.h"
 
