@@ -104,12 +104,13 @@ class Container:
                 shutil.copyfile(path, copy)
 
     def export_model(self, run):
-        """The run's best checkpoint, or its newest if none was validated, and the tokenizer: a folder for `tandem generate`."""
+        """The run's best checkpoint, or its newest if none was validated, and its tokenizer or classes: a folder for `tandem serve`."""
         checkpoints = os.path.join(run, "checkpoints")
         steps = sorted(name for name in os.listdir(checkpoints) if re.fullmatch(r"step-\d+", name))
         source = os.path.join(checkpoints, "best" if os.path.isdir(os.path.join(checkpoints, "best")) else steps[-1])
         with open(os.path.join(source, "manifest.json"), encoding="utf-8") as file:
             name = f"step-{json.load(file)['step']:08d}"
         shutil.copytree(source, self.path("model", "checkpoints", name), dirs_exist_ok=True)
-        if os.path.exists(os.path.join(run, "tokenizer.h5")):  # a run on images has none
-            shutil.copy(os.path.join(run, "tokenizer.h5"), self.path("model"))
+        for name in ["tokenizer.h5", "classes.h5"]:  # of a run on text, on images
+            if os.path.exists(os.path.join(run, name)):
+                shutil.copy(os.path.join(run, name), self.path("model"))

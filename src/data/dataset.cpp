@@ -49,13 +49,6 @@ void inspect_text(const H5Reader& file, DatasetInfo* info) {
 }
 
 void inspect_images(const H5Reader& file, DatasetInfo* info) {
-  const auto bytes = file.read_all<uint8_t>("/class_names");
-  std::istringstream names(std::string(bytes.begin(), bytes.end()));
-  for (std::string name; std::getline(names, name);) {
-    info->classes.push_back(name);
-  }
-  info->mean = file.double_attribute("/", "mean");
-  info->std = file.double_attribute("/", "std");
   const H5Dataset train = file.dataset("/train/images");
   const H5Dataset val = file.dataset("/val/images");
   if (train.shape.size() != 4 || val.shape.size() != 4 || train.count == 0 ||
@@ -69,15 +62,7 @@ void inspect_images(const H5Reader& file, DatasetInfo* info) {
   info->channels = train.shape[1];
   info->height = train.shape[2];
   info->width = train.shape[3];
-  const auto channels = static_cast<size_t>(info->channels);
-  // Of pixels in [0, 1]. `tandem prepare` writes no smaller std, and 1 for a constant channel.
-  const auto is_mean = [](double value) { return value >= 0 && value <= 1; };
-  const auto is_std = [](double value) { return value >= 1e-6 && value <= 1; };
-  if (info->mean.size() != channels || info->std.size() != channels ||
-      !std::ranges::all_of(info->mean, is_mean) || !std::ranges::all_of(info->std, is_std)) {
-    fail_data(info->path, ": the attributes mean and std must have one number for each of the ",
-              channels, " channels, mean in [0, 1] and std in [1e-6, 1]");
-  }
+  read_classes(file, info);
 }
 
 bool is_hash(const std::string& text) {

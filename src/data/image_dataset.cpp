@@ -1,12 +1,64 @@
 #include "src/data/image_dataset.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "src/core/error.h"
 #include "src/data/augment.h"
 #include "src/data/sampler.h"
 
 namespace tandem {
+
+void write_classes(const DatasetInfo& info, H5Writer* file) {
+  std::string names;
+  for (const std::string& name : info.classes) {
+    names += name + "\n";
+  }
+  file->write_all<uint8_t>("/class_names", std::vector<uint8_t>(names.begin(), names.end()));
+  file->set_attribute("/", "mean", info.mean);
+  file->set_attribute("/", "std", info.std);
+}
+
+void read_classes(const H5Reader& file, DatasetInfo* info) {
+  const auto bytes = file.read_all<uint8_t>("/class_names");
+  std::istringstream names(std::string(bytes.begin(), bytes.end()));
+  for (std::string name; std::getline(names, name);) {
+    info->classes.push_back(name);
+  }
+  info->mean = file.double_attribute("/", "mean");
+  info->std = file.double_attribute("/", "std");
+  const auto channels = static_cast<size_t>(info->channels);
+  // Of pixels in [0, 1]. `tandem prepare` writes no smaller std, and 1 for a constant channel.
+  const auto is_mean = [](double value) { return value >= 0 && value <= 1; };
+  const auto is_std = [](double value) { return value >= 1e-6 && value <= 1; };
+  if (info->mean.size() != channels || info->std.size() != channels ||
+      !std::ranges::all_of(info->mean, is_mean) || !std::ranges::all_of(info->std, is_std)) {
+    fail_data(file.path(), ": the attributes mean and std must have one number for each of the ",
+              channels, " channels, mean in [0, 1] and std in [1e-6, 1]");
+  }
+}
+
+void keep_classes(const DatasetInfo& info, const std::string& path) {
+  H5Writer file(path);
+  write_classes(info, &file);
+  file.set_attribute("/", "size", std::vector<int64_t>{info.channels, info.height, info.width});
+  file.commit();
+}
+
+DatasetInfo kept_classes(const std::string& path) {
+  const H5Reader file(path);
+  const std::vector<int64_t> size = file.int_attribute("/", "size");
+  if (size.size() != 3 || std::ranges::any_of(size, [](int64_t side) { return side < 1; })) {
+    fail_data(path, ": the attribute size must be channels, height and width of images");
+  }
+  DatasetInfo info{.path = path,
+                   .kind = DatasetKind::kImages,
+                   .channels = size[0],
+                   .height = size[1],
+                   .width = size[2]};
+  read_classes(file, &info);
+  return info;
+}
 
 ImageDataset::ImageDataset(DatasetInfo info) : Dataset(std::move(info)), file_(info_.path) {
   require(info_.kind == DatasetKind::kImages, "ImageDataset: not an image dataset");

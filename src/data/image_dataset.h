@@ -1,4 +1,4 @@
-// Labelled images, one tensor per split.
+// Labelled images, one tensor per split; and what a model needs to know of them.
 #pragma once
 
 #include <span>
@@ -6,6 +6,15 @@
 #include "src/data/dataset.h"
 
 namespace tandem {
+
+// The class names, mean and std of images, in a file as src/data/dataset.h says. Reading needs
+// info->channels, and is kData where they make no sense.
+void write_classes(const DatasetInfo& info, H5Writer* file);
+void read_classes(const H5Reader& file, DatasetInfo* info);
+
+// RUN/classes.h5: these, and the images' size, so that a model needs no dataset to read images.
+void keep_classes(const DatasetInfo& info, const std::string& path);
+DatasetInfo kept_classes(const std::string& path);
 
 class ImageDataset : public Dataset {
  public:

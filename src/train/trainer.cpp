@@ -98,9 +98,7 @@ void Trainer::resume() {
   chosen_ = choose_for_run(config_, directory_, machine_, open_choices_, [this] { check_fit(); });
   agree(job(), [&] {
     if (job().rank() == 0) {
-      if (config_.model->reads_text()) {
-        directory_.keep_tokenizer(dataset_->info().path);
-      }
+      directory_.keep_vocabulary(dataset_->info());
       discard_after(directory_.checkpoints(), state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),
                                       machine_.hosts());

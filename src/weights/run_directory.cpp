@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "src/core/error.h"
-#include "src/data/tokenizer.h"
+#include "src/data/image_dataset.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
@@ -124,9 +124,12 @@ void RunDirectory::require_shared(Control& job, const std::string& host,
   }
 }
 
-void RunDirectory::keep_tokenizer(const std::string& dataset) const {
+void RunDirectory::keep_vocabulary(const DatasetInfo& dataset) const {
+  if (dataset.kind == DatasetKind::kImages) {
+    return keep_classes(dataset, classes());
+  }
   H5Writer tokenizer_file(tokenizer());
-  load_tokenizer(H5Reader(dataset))->save(&tokenizer_file);
+  load_tokenizer(H5Reader(dataset.path))->save(&tokenizer_file);
   tokenizer_file.commit();
 }
 

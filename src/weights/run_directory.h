@@ -25,6 +25,7 @@ class RunDirectory {
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string report() const { return path_ + "/report.json"; }
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
+  std::string classes() const { return path_ + "/classes.h5"; }
   std::string choices() const { return path_ + "/choices.json"; }
   std::string flight() const { return path_ + "/flight"; }  // a record of each rank
   std::string trace() const { return path_ + "/trace"; }    // a file of each rank
@@ -52,9 +53,9 @@ class RunDirectory {
   // just written. Network file systems may be slow, so a rank looks for `patience`.
   void require_shared(Control& job, const std::string& host,
                       std::chrono::milliseconds patience = std::chrono::seconds(5)) const;
-  // Writes tokenizer.h5 for a language model trained on `dataset`, so that `generate` needs nothing
-  // but this folder.
-  void keep_tokenizer(const std::string& dataset) const;
+  // Writes tokenizer.h5 or classes.h5 for a model of this text or these images, so that `generate`
+  // and `serve` need nothing but this folder.
+  void keep_vocabulary(const DatasetInfo& dataset) const;
   // Where a file of the run is: `file` itself if that exists from the working directory or is an
   // absolute path; otherwise the first that exists of `file` in the run's folder and in each folder
   // above it. `file` itself if there is none.

@@ -1,13 +1,15 @@
-// What tests/interop compares with transformers: logits and weights of a checkpoint, or of a
-// Hugging Face model, as f32 on standard output.
+// What tests compare with transformers and Pillow, on standard output.
 //
-//     tandem_interop logits PATH TOKEN...     logits [tokens, model.vocab]
-//     tandem_interop weights PATH             all parameters, in forward order
+//     tandem_interop logits PATH TOKEN...     of a checkpoint or a Hugging Face model: f32 [tokens,
+//     model.vocab] tandem_interop weights PATH             all its parameters as f32, in forward
+//     order tandem_interop fitted FILE C H W        a JPEG or PNG file in this size: u8 [C, H, W]
 #include <cstdio>
 #include <filesystem>
 
 #include "comm/transport/local_control.h"
 #include "layers/models/transformer.h"
+#include "src/io/file.h"
+#include "src/prepare/images/fit.h"
 #include "src/weights/stored_weights.h"
 
 namespace tandem {
@@ -47,17 +49,30 @@ void run(const std::string& what, const std::string& checkpoint, std::vector<int
   }
 }
 
+void fit(const std::string& file, const std::vector<int32_t>& shape) {
+  Image image;
+  const std::string problem = decode_image(read_file(file), &image);
+  require(problem.empty(), problem.c_str());
+  image = fitted(image, shape.at(0), shape.at(1), shape.at(2));
+  std::fwrite(image.pixels.data(), 1, image.pixels.size(), stdout);
+}
+
 }  // namespace
 }  // namespace tandem
 
 int main(int argc, char** argv) {
   try {
-    tandem::require(argc > 2, "tandem_interop logits|weights PATH TOKEN...");
-    std::vector<int32_t> tokens;
+    tandem::require(argc > 2, "tandem_interop logits|weights|fitted PATH NUMBER...");
+    const std::string what = argv[1];
+    std::vector<int32_t> numbers;
     for (int i = 3; i < argc; ++i) {
-      tokens.push_back(std::stoi(argv[i]));
+      numbers.push_back(std::stoi(argv[i]));
     }
-    tandem::run(argv[1], tandem::resolve_checkpoint(argv[2]), tokens);
+    if (what == "fitted") {
+      tandem::fit(argv[2], numbers);
+    } else {
+      tandem::run(what, tandem::resolve_checkpoint(argv[2]), numbers);
+    }
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tandem_interop: %s\n", error.what());

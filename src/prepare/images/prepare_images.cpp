@@ -12,7 +12,7 @@
 #include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/visible_text.h"
-#include "src/data/dataset.h"
+#include "src/data/image_dataset.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
 #include "src/io/hdf5/hdf5.h"
@@ -193,25 +193,20 @@ std::string write_dataset(const Parts& parts, const std::vector<std::string>& cl
   Moments moments(store.channels());
   write_part("/train", parts.train, store, file, &hash, &moments);
   write_part("/val", parts.val, store, file, &hash, nullptr);
-  std::string names;
-  for (const std::string& name : classes) {
-    names += name + "\n";
-  }
-  add_to_hash({.kind = DatasetKind::kImages,
-               .train_count = std::ssize(parts.train),
-               .val_count = std::ssize(parts.val),
-               .channels = store.channels(),
-               .height = store.height(),
-               .width = store.width(),
-               .mean = moments.mean(),
-               .std = moments.std()},
-              &hash);
+  const DatasetInfo info{.kind = DatasetKind::kImages,
+                         .train_count = std::ssize(parts.train),
+                         .val_count = std::ssize(parts.val),
+                         .channels = store.channels(),
+                         .height = store.height(),
+                         .width = store.width(),
+                         .classes = classes,
+                         .mean = moments.mean(),
+                         .std = moments.std()};
+  add_to_hash(info, &hash);
   const std::string content_hash = hash.digest().hex();
   file->set_attribute("/", "kind", std::string("images"));
   file->set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
-  file->write_all<uint8_t>("/class_names", std::vector<uint8_t>(names.begin(), names.end()));
-  file->set_attribute("/", "mean", moments.mean());
-  file->set_attribute("/", "std", moments.std());
+  write_classes(info, file);
   file->set_attribute("/", "content_hash", content_hash);
   return content_hash;
 }
