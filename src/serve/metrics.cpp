@@ -23,6 +23,11 @@ void ServeMetrics::count_token(double seconds_since_last, bool is_first) {
   (is_first ? first_token_ : next_token_).add(seconds_since_last);
 }
 
+void ServeMetrics::count_image(double seconds) {
+  const std::lock_guard lock(mutex_);
+  image_.add(seconds);
+}
+
 void ServeMetrics::set_load(int64_t queued, int64_t running) {
   const std::lock_guard lock(mutex_);
   queued_ = queued;
@@ -56,12 +61,13 @@ std::string ServeMetrics::text() const {
   text += str("tandem_tokens_total ", tokens_, "\n");
   text += head("tandem_queued_requests", "gauge", "Requests that wait for a slot.");
   text += str("tandem_queued_requests ", queued_, "\n");
-  text += head("tandem_slots_in_use", "gauge", "Texts that are being written.");
+  text += head("tandem_slots_in_use", "gauge", "Texts or images in the model.");
   text += str("tandem_slots_in_use ", running_, "\n");
   return text +
          first_token_.text("tandem_first_token_seconds",
                            "From a request's arrival to its text's first token.") +
-         next_token_.text("tandem_token_seconds", "From one token of a text to the next.");
+         next_token_.text("tandem_token_seconds", "From one token of a text to the next.") +
+         image_.text("tandem_image_seconds", "From a request's arrival to its image's classes.");
 }
 
 }  // namespace tandem

@@ -13,6 +13,7 @@ class ServeMetrics {
  public:
   void count_answer(int status);
   void count_token(double seconds_since_last, bool is_first);
+  void count_image(double seconds);  // from its request to its answer
   void set_load(int64_t queued, int64_t running);
   std::string text() const;
 
@@ -30,7 +31,7 @@ class ServeMetrics {
   mutable std::mutex mutex_;
   std::map<int, int64_t> answers_;  // by status
   int64_t queued_ = 0, running_ = 0, tokens_ = 0;
-  Histogram first_token_, next_token_;
+  Histogram first_token_, next_token_, image_;
 };
 
 }  // namespace tandem

@@ -3,7 +3,7 @@ from table import Mutant
 
 BUILD = "release"
 TESTS, SERVICE, ANSWER = "serve.serve ", "src/serve/model_service.h", "src/serve/text_answer.cpp"
-HTTP = "src/serve/http/"
+HTTP, IMAGES = "src/serve/http/", "serve.images"
 MUTANTS = [
     Mutant("texts: the prompts of a step may be longer than a chunk", "src/inference/text_batch.cpp", "room -= static_cast<int64_t>(count);",
            "room -= 0;", ["inference.text_batch"]),
@@ -36,6 +36,15 @@ MUTANTS = [
            [TESTS + "Serving.test_the_window_is_crossed_by_one"]),
     Mutant("serve: a second signal waits, too", "src/commands/serve.cpp", "  if (stop_requested) {", "  if (false) {",
            [TESTS + "Limits.test_a_second_signal_ends_at_once"]),
+    Mutant("images: not their middle is shown to the model", "src/prepare/images/fit.cpp", "(static_cast<double>(size) - length) / 2", "0.0", [IMAGES]),
+    Mutant("images: the filter is narrow where they shrink", "src/prepare/images/fit.cpp", "reach = std::max(scale, 1.0);", "reach = 1.0;", [IMAGES]),
+    Mutant("images: grey is the mean of the colours", "src/prepare/images/fit.cpp", "0.299 * red[i] + 0.587 * green[i] + 0.114 * blue[i]",
+           "0.333 * red[i] + 0.333 * green[i] + 0.334 * blue[i]", [IMAGES]),
+    Mutant("images: the logits of an image are those of another", "src/inference/image_classifier.cpp", "static_cast<size_t>(i * columns)", "static_cast<size_t>(0 * columns)", [IMAGES]),
+    Mutant("images: probabilities are not finite", "src/inference/image_classifier.cpp", "return std::isfinite(value);", "return std::isfinite(value) || true;", [IMAGES]),
+    Mutant("images: the least likely class comes first", "src/serve/image_requests.cpp", "std::greater()", "std::less()", [IMAGES]),
+    Mutant("images: all get the answer of the first", "src/serve/image_service.cpp", "answer(probabilities[i])", "answer(probabilities[0])", [IMAGES]),
+    Mutant("images: a run keeps no classes", "src/weights/run_directory.cpp", "return keep_classes(dataset, classes());", "return;", [IMAGES]),
     Mutant("http: a body may be one byte too long", HTTP + "http_parser.cpp", "length_ > limits_.body_bytes", "length_ > limits_.body_bytes + 1",
            ["serve.http_parser"]),
     Mutant("http: a client that does not read costs memory", HTTP + "http_outbox.cpp", "if (unread_ > unread_bytes_) {", "if (false) {",

@@ -2,8 +2,8 @@
 // src/serve/invocations.cpp src/serve/text_requests.cpp
 #include <string>
 
-#include "src/serve/text_requests.h"
 #include "src/serve/json_fields.h"
+#include "src/serve/text_requests.h"
 #include "tests/fuzz/support/fuzz.h"
 
 using namespace tandem;
