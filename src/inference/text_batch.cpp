@@ -11,11 +11,14 @@ TextBatch::TextBatch(Decoder& decoder, Stream& stream, int64_t vocab)
     : decoder_(decoder), stream_(stream), vocab_(vocab), slots_(decoder.slots()) {}
 
 void TextBatch::add(TextWriter& text) {
-  require(has_room() && !text.request().prompt.empty(), "TextBatch: no room, or no prompt");
+  const TextRequest& request = text.request();
+  require(has_room() && !request.prompt.empty(), "TextBatch: no room, or no prompt");
+  require(!request.tells_prompt || std::ssize(request.prompt) <= decoder_.context(),
+          "TextBatch: a prompt that is told must fit the window");
   const auto free = std::ranges::find(slots_, nullptr);
   *free = &text;
   const auto slot = static_cast<int32_t>(free - slots_.begin());
-  const std::span<const int32_t> prompt(text.request().prompt);
+  const std::span<const int32_t> prompt(request.prompt);
   decoder_.clear(slot);
   prompts_.push_back(
       {slot, prompt.last(std::min(prompt.size(), static_cast<size_t>(decoder_.context())))});
@@ -33,37 +36,49 @@ void TextBatch::leave(int32_t slot) {
 }
 
 void TextBatch::step() {
+  // Whose logits are asked for: of the prompt's token with this index, or (0) of the next choice.
+  struct Asked {
+    int32_t slot;
+    size_t prompt = 0;
+  };
   std::vector<DecoderRow> rows;
+  std::vector<Asked> asked;
   for (int32_t slot = 0; slot < std::ssize(slots_); ++slot) {
     const auto is_of_slot = [&](const Prompt& prompt) { return prompt.slot == slot; };
     if (slots_[slot] && std::ranges::none_of(prompts_, is_of_slot)) {
       rows.push_back({slot, slots_[slot]->last()});
+      asked.push_back({slot});
     }
   }
   for (int64_t room = Decoder::kChunk; room > 0 && !prompts_.empty();) {
     Prompt& prompt = prompts_.front();
+    const TextRequest& request = slots_[prompt.slot]->request();
     const size_t count = std::min(prompt.unread.size(), static_cast<size_t>(room));
     room -= static_cast<int64_t>(count);
     for (const int32_t token : prompt.unread.first(count)) {
-      rows.push_back({prompt.slot, token, false});
+      prompt.unread = prompt.unread.subspan(1);
+      const bool is_last = prompt.unread.empty(), is_asked = is_last || request.tells_prompt;
+      rows.push_back({prompt.slot, token, is_asked});
+      if (is_asked) {
+        asked.push_back({prompt.slot, is_last ? 0 : request.prompt.size() - prompt.unread.size()});
+      }
     }
-    prompt.unread = prompt.unread.subspan(count);
     if (prompt.unread.empty()) {
-      rows.back().is_asked = true;
       prompts_.pop_front();
     }
   }
   Memory host(Device::kCpu);
   const Tensor logits = copied_as_f32(stream_, decoder_.step(rows), host);
-  std::erase_if(rows, [](const DecoderRow& row) { return !row.is_asked; });
-  const int64_t columns = rows.empty() ? 0 : logits.elements() / std::ssize(rows);
-  for (int64_t r = 0; r < std::ssize(rows); ++r) {
-    TextWriter& text = *slots_[rows[r].slot];
+  const int64_t columns = asked.empty() ? 0 : logits.elements() / std::ssize(asked);
+  for (int64_t r = 0; r < std::ssize(asked); ++r) {
+    const auto [slot, prompt] = asked[r];
+    TextWriter& text = *slots_[slot];
     // Not the model's padding after the tokenizer's vocabulary.
-    text.next(
-        logits.as<float>().subspan(static_cast<size_t>(r * columns), static_cast<size_t>(vocab_)));
+    const auto row =
+        logits.as<float>().subspan(static_cast<size_t>(r * columns), static_cast<size_t>(vocab_));
+    prompt > 0 ? text.read(prompt, row) : text.next(row);
     if (text.has_ended()) {
-      leave(rows[r].slot);
+      leave(slot);
     }
   }
 }

@@ -11,13 +11,21 @@ TextWriter::TextWriter(TextRequest request, const Tokenizer& tokenizer)
     : request_(std::move(request)),
       tokenizer_(tokenizer),
       sampler_(request_.sampling, request_.number),
-      decoder_(tokenizer, request_.is_beginning) {}
+      decoder_(tokenizer, request_.is_beginning) {
+  if (request_.tells_prompt) {
+    chosen_.push_back({{tokenizer.decode(std::array{request_.prompt[0]}), std::nan("")}, {}});
+  }
+}
 
 void TextWriter::next(std::span<const float> logits) {
+  if (request_.tokens == 0) {
+    has_ended_ = is_cut_ = true;
+    return;
+  }
   last_ = sampler_.pick(logits);
   ++tokens_;
   if (request_.likeliest >= 0) {
-    tell(logits);
+    tell(last_, logits);
   }
   const bool is_end = std::ranges::count(request_.ends, last_) > 0 || !push(decoder_.push(last_));
   is_cut_ = !is_end && tokens_ == request_.tokens;
@@ -28,7 +36,7 @@ void TextWriter::next(std::span<const float> logits) {
   }
 }
 
-void TextWriter::tell(std::span<const float> logits) {
+void TextWriter::tell(int32_t token, std::span<const float> logits) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto top = order.begin() + std::min(request_.likeliest, std::ssize(order));
@@ -40,11 +48,11 @@ void TextWriter::tell(std::span<const float> logits) {
   for (const float logit : logits) {
     total += std::exp(logit - largest);
   }
-  const auto likely = [&](int32_t token) {
-    return ChosenToken::Likely{tokenizer_.decode(std::array{token}),
-                               logits[token] - largest - std::log(total)};
+  const auto likely = [&](int32_t one) {
+    return ChosenToken::Likely{tokenizer_.decode(std::array{one}),
+                               logits[one] - largest - std::log(total)};
   };
-  chosen_.push_back({likely(last_), {}});
+  chosen_.push_back({likely(token), {}});
   std::transform(order.begin(), top, std::back_inserter(chosen_.back().likeliest), likely);
 }
 

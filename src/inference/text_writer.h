@@ -13,18 +13,21 @@ struct TextRequest {
   std::vector<int32_t> prompt{};     // at least one token
   std::vector<int32_t> ends{};       // tokens that end the text
   std::vector<std::string> stops{};  // texts that end it, and are no part of it
-  int64_t tokens = 200;              // the most to write
+  int64_t tokens = 200;              // the most to write; 0: only the prompt is read
   SamplingOptions sampling{};
-  uint64_t number = 0;       // of the texts with one seed
-  int64_t likeliest = -1;    // how many tokens to tell of beside each chosen one; below 0: of none
-  bool is_beginning = true;  // nothing stands before the text, as StreamDecoder says
+  uint64_t number = 0;        // of the texts with one seed
+  int64_t likeliest = -1;     // how many tokens to tell of beside each chosen one; below 0: of none
+  bool tells_prompt = false;  // of its tokens, too, as if they were chosen
+  bool is_beginning = true;   // nothing stands before the text, as StreamDecoder says
 };
 
 // A token that was chosen.
 struct ChosenToken {
   struct Likely {
     std::string text;  // of the token
-    double logprob;    // natural logarithm of what the model gives it, before any temperature
+    // Natural logarithm of what the model gives it, before any temperature. NaN for the first
+    // token of a prompt, which nothing precedes.
+    double logprob;
   };
   Likely chosen;
   std::vector<Likely> likeliest;  // in falling order
@@ -36,7 +39,9 @@ class TextWriter {
   TextWriter(TextRequest request, const Tokenizer& tokenizer);
   const TextRequest& request() const { return request_; }
 
-  // Chooses the next token from its logits [vocab].
+  // Tells of the prompt's token with this index, after the first, from its logits [vocab].
+  void read(size_t index, std::span<const float> logits) { tell(request_.prompt[index], logits); }
+  // Chooses the next token from its logits [vocab], or ends a text that has none.
   void next(std::span<const float> logits);
   int32_t last() const { return last_; }      // the token chosen last
   int64_t tokens() const { return tokens_; }  // chosen, with a token of `ends`
@@ -50,7 +55,7 @@ class TextWriter {
  private:
   bool push(const std::string& text);
   void release(size_t count);
-  void tell(std::span<const float> logits);
+  void tell(int32_t token, std::span<const float> logits);
 
   TextRequest request_;
   const Tokenizer& tokenizer_;

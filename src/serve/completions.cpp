@@ -1,5 +1,8 @@
 // Requests and answers of OpenAI's completions and chat completions.
+#include <algorithm>
+#include <cmath>
 #include <ctime>
+#include <iterator>
 
 #include "src/core/error.h"
 #include "src/data/chat_template.h"
@@ -12,7 +15,8 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kUsualTokens = 16, kMostTexts = 128, kMostLikeliest = 5;
+constexpr int64_t kUsualTokens = 16, kMostTexts = 128, kMostLikeliest = 5,
+                  kMostLikeliestOfChats = 20;
 
 class Completion final : public AnswerForm {
  public:
@@ -69,10 +73,28 @@ class Completion final : public AnswerForm {
   }
 
  private:
-  static nlohmann::ordered_json logprobs(const WrittenText& text) {
+  nlohmann::ordered_json logprobs(const WrittenText& text) const {
     if (text.chosen.empty()) {
       return nullptr;
     }
+    return is_chat_ ? chat_logprobs(text) : text_logprobs(text);
+  }
+  static nlohmann::ordered_json chat_logprobs(const WrittenText& text) {
+    const auto json = [](const ChosenToken::Likely& token) -> nlohmann::ordered_json {
+      return {{"token", token.text},
+              {"logprob", token.logprob},
+              {"bytes", std::vector<uint8_t>(token.text.begin(), token.text.end())}};
+    };
+    nlohmann::ordered_json content = nlohmann::json::array();
+    for (const auto& [chosen, likeliest] : text.chosen) {
+      nlohmann::ordered_json token = json(chosen), top = nlohmann::json::array();
+      std::ranges::transform(likeliest, std::back_inserter(top), json);
+      token["top_logprobs"] = std::move(top);
+      content.push_back(std::move(token));
+    }
+    return {{"content", std::move(content)}, {"refusal", nullptr}};
+  }
+  static nlohmann::ordered_json text_logprobs(const WrittenText& text) {
     nlohmann::ordered_json all = {
         {"text_offset", {}}, {"token_logprobs", {}}, {"tokens", {}}, {"top_logprobs", {}}};
     int64_t offset = text.offset;
@@ -81,10 +103,11 @@ class Completion final : public AnswerForm {
       for (const ChosenToken::Likely& likely : likeliest) {
         top[likely.text] = likely.logprob;
       }
+      const bool is_first = std::isnan(chosen.logprob);  // of a prompt; JSON has null for NaN
       all["text_offset"].push_back(offset);
       all["token_logprobs"].push_back(chosen.logprob);
       all["tokens"].push_back(chosen.text);
-      all["top_logprobs"].push_back(std::move(top));
+      all["top_logprobs"].push_back(is_first ? nullptr : std::move(top));
       offset += characters(chosen.text);
     }
     return all;
@@ -181,9 +204,16 @@ AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, boo
                                    .top_k = fields.integer("top_k", 0, 0),
                                    .top_p = fields.number("top_p", 1, 1e-6, 1),
                                    .seed = seed_of(fields.integer("seed", -1, 0))}};
-  request.likeliest = is_chat ? -1 : fields.integer("logprobs", -1, 0, kMostLikeliest);
-  const int64_t wanted = fields.integer("max_tokens", 0, 1);
   const bool echoes = !is_chat && fields.flag("echo", false);
+  if (!is_chat) {
+    request.likeliest = fields.integer("logprobs", -1, 0, kMostLikeliest);
+    request.tells_prompt = echoes && request.likeliest >= 0;
+  } else if (fields.flag("logprobs", false)) {
+    request.likeliest = fields.integer("top_logprobs", 0, 0, kMostLikeliestOfChats);
+  } else {
+    fields.require_unused("top_logprobs", 0);
+  }
+  const int64_t wanted = fields.integer("max_tokens", -1, echoes ? 0 : 1);
   int64_t read = 0;
   for (const Prompt& prompt : prompts) {
     const int64_t tokens = std::ssize(prompt.tokens);
@@ -202,9 +232,7 @@ AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, boo
   fields.require_unused("frequency_penalty", 0);
   fields.require_unused("presence_penalty", 0);
   fields.require_unused("logit_bias", nlohmann::json::object());
-  if (is_chat) {
-    fields.require_unused("logprobs", false);
-  } else {
+  if (!is_chat) {
     fields.require_unused("best_of", count);
   }
   fields.finish();

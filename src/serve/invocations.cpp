@@ -48,7 +48,7 @@ AskedTexts invocation_request(const std::string& body, const ServedModel& model)
   request.ends = model.ends;
   request.stops = parameters.texts("stop");
   request.tokens = tokens_after(std::ssize(request.prompt),
-                                parameters.integer("max_new_tokens", 0, 1), kUsualTokens, model);
+                                parameters.integer("max_new_tokens", -1, 1), kUsualTokens, model);
   const bool samples = parameters.flag("do_sample", false);
   const double temperature = parameters.number("temperature", 1, 0, 1000);
   request.sampling = {.temperature = samples ? temperature : 0,

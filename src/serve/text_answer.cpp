@@ -20,7 +20,7 @@ void TextAnswer::on_token(size_t index, TextWriter& writer) {
   std::string piece = writer.take();
   text.text += piece;
   if (text.tokens == 0) {
-    text.offset = characters(text.text) - characters(piece);
+    text.offset = writer.request().tells_prompt ? 0 : characters(text.text) - characters(piece);
     piece = text.text;
   }
   std::ranges::move(writer.take_tokens(), std::back_inserter(text.chosen));

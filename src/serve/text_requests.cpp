@@ -45,11 +45,12 @@ std::vector<int32_t> tokens_of(const std::string& form, const std::string& promp
 
 int64_t tokens_after(int64_t prompt, int64_t wanted, int64_t usual, const ServedModel& model) {
   const int64_t room = model.context - prompt;
-  if (room < std::max<int64_t>(wanted, 1)) {
-    throw HttpError(400, str("a prompt of ", prompt, " tokens and ", std::max<int64_t>(wanted, 1),
+  const int64_t least = wanted < 0 ? 1 : wanted;
+  if (room < least) {
+    throw HttpError(400, str("a prompt of ", prompt, " tokens and ", least,
                              " more do not fit the window of ", model.context));
   }
-  return wanted > 0 ? wanted : std::min(usual, room);
+  return wanted < 0 ? std::min(usual, room) : wanted;
 }
 
 int64_t seed_of(int64_t given) {

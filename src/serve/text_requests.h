@@ -37,11 +37,11 @@ AskedTexts completion_request(const std::string& body, const ServedModel& model)
 AskedTexts chat_request(const std::string& body, const ServedModel& model);
 AskedTexts invocation_request(const std::string& body, const ServedModel& model);
 
-// The tokens of a prompt, and room for at least one more in the window. HttpError 400.
+// The tokens of a prompt. HttpError 400 where it is no text of the tokenizer's.
 std::vector<int32_t> tokens_of(const std::string& form, const std::string& prompt,
                                const ServedModel& model);
 // How many tokens may be written after a prompt: `wanted`, which must fit the window, or `usual`
-// if it is 0.
+// if it is negative. HttpError 400.
 int64_t tokens_after(int64_t prompt, int64_t wanted, int64_t usual, const ServedModel& model);
 // `given`, or a new one if it is negative.
 int64_t seed_of(int64_t given);

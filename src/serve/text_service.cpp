@@ -38,13 +38,14 @@ void TextService::begin(std::deque<WaitingTexts>& queue) {
 void TextService::step() {
   batch_->step();
   for (Running& each : running_) {
-    if (each.writer->tokens() == each.seen) {
+    if (each.writer->tokens() > each.seen) {
+      const Clock::time_point now = Clock::now();
+      metrics_.count_token(std::chrono::duration<double>(now - each.last).count(), each.seen == 0);
+      each.last = now;
+      each.seen = each.writer->tokens();
+    } else if (!each.writer->has_ended()) {
       continue;  // its prompt is being read
     }
-    const Clock::time_point now = Clock::now();
-    metrics_.count_token(std::chrono::duration<double>(now - each.last).count(), each.seen == 0);
-    each.last = now;
-    each.seen = each.writer->tokens();
     each.client->on_token(each.index, *each.writer);
   }
   std::erase_if(running_, [](const Running& each) { return each.writer->has_ended(); });

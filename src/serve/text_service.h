@@ -14,7 +14,8 @@ namespace tandem {
 // the one which submits may see fail() before submit() returns.
 class TextClient : public ModelClient {
  public:
-  // A token was chosen, of the text with this index. writer.take() is what may be shown of it.
+  // A token was chosen, of the text with this index, or it ended. writer.take() is what may be
+  // shown of it.
   virtual void on_token(size_t index, TextWriter& writer) = 0;
 };
 

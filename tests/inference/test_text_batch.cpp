@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/core/error.h"
 #include "src/inference/text_batch.h"
@@ -40,8 +41,11 @@ class CountingDecoder final : public Decoder {
 
 struct Texts {
   explicit Texts(int64_t slots) : decoder(slots), batch(decoder, test_stream(), 256) {}
-  TextWriter& add(size_t prompt, int32_t last, int64_t tokens) {
-    TextRequest request{.tokens = tokens, .sampling = {.temperature = 0}};
+  TextWriter& add(size_t prompt, int32_t last, int64_t tokens, bool tells = false) {
+    TextRequest request{.tokens = tokens,
+                        .sampling = {.temperature = 0},
+                        .likeliest = tells ? 1 : -1,
+                        .tells_prompt = tells};
     request.prompt.assign(prompt, last);
     writers.push_back(std::make_unique<TextWriter>(std::move(request), *tokenizer));
     batch.add(*writers.back());
@@ -99,6 +103,31 @@ TEST(TextBatch, ATextThatIsRemovedLeavesNothing) {
   EXPECT_EQ(texts.batch.texts(), 1);
 }
 
+// Of 257 tokens 'a', each but the first is as likely as a logit of 0 beside one of 1, which 'b'
+// has. The sum of 256 exponentials in f64 is off by at most 256 x 2^-53 of itself, below 1e-12.
+TEST(TextBatch, APromptThatIsToldIsReadInChunks) {
+  for (const int64_t tokens : {0, 1}) {
+    Texts texts(2);
+    TextWriter& silent = texts.add(1, 'x', 9);
+    TextWriter& told = texts.add(257, 'a', tokens, true);
+    while (!told.has_ended()) {
+      texts.batch.step();
+    }
+    EXPECT_EQ(silent.take(), "yz");
+    EXPECT_EQ(told.take(), tokens == 0 ? "" : "b");
+    EXPECT_EQ(told.tokens(), tokens);
+    const std::vector<ChosenToken> all = told.take_tokens();
+    ASSERT_EQ(std::ssize(all), 257 + tokens);
+    EXPECT_TRUE(std::isnan(all[0].chosen.logprob) && all[0].likeliest.empty());
+    for (size_t i = 1; i < all.size(); ++i) {
+      EXPECT_EQ(all[i].chosen.text, i < 257 ? "a" : "b");
+      EXPECT_NEAR(all[i].chosen.logprob, (i < 257 ? -1 : 0) - std::log(255 * std::exp(-1.0) + 1),
+                  1e-12);
+      EXPECT_EQ(all[i].likeliest.at(0).text, "b");
+    }
+  }
+}
+
 TEST(TextBatch, ALongPromptKeepsItsEnd) {
   Texts texts(1);
   texts.add(1001, 'a', 1);
@@ -107,6 +136,7 @@ TEST(TextBatch, ALongPromptKeepsItsEnd) {
   }
   EXPECT_EQ(texts.decoder.length(0), 1000);
   EXPECT_THROW(texts.add(0, 'a', 1), Error);
+  EXPECT_THROW(texts.add(1001, 'a', 1, true), Error);
 }
 
 }  // namespace

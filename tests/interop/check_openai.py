@@ -48,6 +48,8 @@ class Clients(Workspace):
         self.assertEqual(whole.usage.completion_tokens, 20)
         told = self.client.completions.create(**asked, logprobs=2).choices[0].logprobs
         self.assertEqual([len(each) for each in [told.tokens, told.token_logprobs, told.text_offset, told.top_logprobs]], [20] * 4)
+        read = self.client.completions.create(**{**asked, "max_tokens": 0}, logprobs=1, echo=True).choices[0].logprobs
+        self.assertEqual((read.token_logprobs[0], "".join(read.tokens)), (None, "the"))
         pieces = list(self.client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
         self.assertEqual("".join(piece.choices[0].text for piece in pieces[:-1]), text)
         self.assertEqual(pieces[-1].usage, whole.usage)
@@ -58,6 +60,9 @@ class Clients(Workspace):
                  "max_completion_tokens": 20}
         whole = self.client.chat.completions.create(**asked).choices[0].message
         self.assertEqual(whole.role, "assistant")
+        told = self.client.chat.completions.create(**asked, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+        self.assertEqual([len(token.top_logprobs) for token in told], [2] * len(told))
+        self.assertEqual([token.bytes for token in told], [token.top_logprobs[0].bytes for token in told])
         pieces = list(self.client.chat.completions.create(**asked, stream=True))
         self.assertEqual("".join(piece.choices[0].delta.content for piece in pieces), whole.content)
 

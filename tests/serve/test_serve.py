@@ -149,24 +149,37 @@ class Serving(Workspace):
         request = {"prompt": "the old ", "max_tokens": 6, "temperature": 1.3, "seed": 2, "logprobs": 3, "echo": True}
         choice, = self.server.complete(**request)["choices"]
         told, characters = choice["logprobs"], sorted(set(words(3000)))
-        self.assertEqual("".join(told["tokens"]), choice["text"][8:])
-        self.assertEqual(told["text_offset"], list(range(8, 14)))
-        for i, (chosen, logprob, top) in enumerate(zip(told["tokens"], told["token_logprobs"], told["top_logprobs"])):
-            ids = [characters.index(letter) for letter in choice["text"][:8 + i]]
-            done = subprocess.run([os.path.join(os.path.dirname(tandem_program.TANDEM), "tandem_interop"), "logits", self.model, *map(str, ids)],
-                                  stdout=subprocess.PIPE, check=True)
-            logits = struct.unpack(f"<{COLUMNS * len(ids)}f", done.stdout)[-COLUMNS:][:len(characters)]
+        self.assertEqual("".join(told["tokens"]), choice["text"])
+        self.assertEqual(told["text_offset"], list(range(14)))
+        self.assertEqual((told["token_logprobs"][0], told["top_logprobs"][0]), (None, None))
+        ids = [characters.index(letter) for letter in choice["text"]]
+        done = subprocess.run([os.path.join(os.path.dirname(tandem_program.TANDEM), "tandem_interop"), "logits", self.model, *map(str, ids)],
+                              stdout=subprocess.PIPE, check=True)
+        for i in range(1, 14):
+            logits = struct.unpack_from(f"<{len(characters)}f", done.stdout, 4 * COLUMNS * (i - 1))
             total = math.log(sum(map(math.exp, logits)))
             expected = sorted(((logit - total, letter) for logit, letter in zip(logits, characters)), reverse=True)
+            top = told["top_logprobs"][i]
             self.assertEqual(list(top), [letter for _, letter in expected[:3]])
             for value, letter in expected:
-                for found in [top.get(letter)] + [logprob] * (letter == chosen):
+                for found in [top.get(letter)] + [told["token_logprobs"][i]] * (letter == choice["text"][i]):
                     self.assertAlmostEqual(found or value, value, delta=1e-4)
+        chosen = self.server.complete(**{**request, "echo": False})["choices"][0]
+        self.assertEqual(chosen["text"], choice["text"][8:])
+        read, = self.server.complete(**{**request, "max_tokens": 0})["choices"]
+        self.assertEqual((read["text"], read["finish_reason"]), ("the old ", "length"))
+        for name in told:
+            self.assertEqual(chosen["logprobs"][name], [each - 8 if name == "text_offset" else each for each in told[name][8:]])
+            self.assertEqual(read["logprobs"][name], told[name][:8])
         chunks = [json.loads(event)["choices"][0] for event in events(self.server.ask("POST", "/v1/completions", {**request, "stream": True})[1])[:-1]]
         for name in told:
             self.assertEqual([each for chunk in chunks for each in chunk["logprobs"][name]], told[name])
         self.refused(400, "'logprobs' must be a whole number from 0 to 5", prompt="a", logprobs=6)
         self.assertEqual(self.server.complete(prompt="a", max_tokens=1, logprobs=0)["choices"][0]["logprobs"]["top_logprobs"], [{}])
+        whole_window = self.server.complete(prompt="a" * CONTEXT, max_tokens=0, echo=True, logprobs=0)
+        self.assertEqual(len(whole_window["choices"][0]["logprobs"]["tokens"]), CONTEXT)
+        self.assertEqual(whole_window["usage"]["completion_tokens"], 0)
+        self.refused(400, "'max_tokens' must be a whole number from 1", prompt="a", max_tokens=0)
 
     def test_sagemaker(self):
         self.assertEqual(self.server.ask("GET", "/ping"), (200, ""))
@@ -253,12 +266,22 @@ class Chats(Workspace):
         self.assertEqual(whole["object"], "chat.completion")
         *chunks, _ = map(json.loads, events(chat("a", stream=True)[1])[:-1] + ["0"])
         self.assertEqual("".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks), whole["choices"][0]["message"]["content"])
+        told = json.loads(chat("a", logprobs=True, top_logprobs=20)[1])["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(told), 4)
+        for token in told:  # the likeliest is chosen
+            top = token.pop("top_logprobs")
+            self.assertEqual((len(top), top[0]), (20, token))
+            self.assertEqual(top, sorted(top, key=lambda each: -each["logprob"]))
+            self.assertLess(sum(math.exp(each["logprob"]) for each in top), 1)
+        pieces = [json.loads(event)["choices"][0]["logprobs"] for event in events(chat("a", logprobs=True, stream=True)[1])[:-1]]
+        self.assertEqual([{**token, "top_logprobs": []} for token in told], [token for piece in pieces if piece for token in piece["content"]])
         self.assertGreater(json.loads(chat("b", "a")[1])["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
         self.assertEqual(chat("a", "b", "c")[0], 200)
         for messages in [[], None, [{"role": "system", "content": "a"}], [{"role": "user", "content": "a"}] * 2, ["a"], [{"role": "user"}, 3],
                          [{"role": "tool", "content": "a"}], [{"role": "user", "content": ["a"]}]]:
             self.assertEqual(chat(messages=messages)[0], 400, messages)
-        self.assertEqual(chat("a", tools=[1])[0], 400)
+        for bad in [{"tools": [1]}, {"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 1}, {"echo": True}]:
+            self.assertEqual(chat("a", **bad)[0], 400, bad)
         self.assertEqual(server.end(), (0, ""))
 
 
