@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tandem serve` asked by OpenAI's own client. Needs pip's openai and h5py.
+"""`tandem serve` asked by OpenAI's own client and by EleutherAI's lm-evaluation-harness.
 
     check_openai.py PATH_TO_TANDEM [unittest arguments]
 
@@ -12,9 +12,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "program"), os.path.join(HERE, "..", "serve")]
 import packages
 
-packages.require("check of OpenAI's client", "openai", "h5py")
+packages.require("check of OpenAI's client", "openai", "lm_eval", "aiohttp", "transformers", "torch", "h5py")
 
 import openai
+import torch
+import transformers
+from lm_eval.api.instance import Instance
+from lm_eval.models.openai_completions import LocalCompletionsAPI
 import sft_files
 import tandem_program
 from tandem_program import Workspace, run
@@ -54,6 +58,21 @@ class Clients(Workspace):
         self.assertEqual("".join(piece.choices[0].text for piece in pieces[:-1]), text)
         self.assertEqual(pieces[-1].usage, whole.usage)
         self.assertEqual(pieces[-2].choices[0].finish_reason, "length")
+
+    def test_the_harness_reads_log_probabilities(self):
+        """Against transformers: a sum of at most ten losses of about 6 in f32, whose attention adds in another order."""
+        pairs = [("the", " a"), ("a b", " c a c"), ("aaa a", " b b"), ("a", " the the the"), ("b c", " " + "ab" * 5)]
+        harness = LocalCompletionsAPI(base_url=f"http://127.0.0.1:{self.server.port}/v1/completions", model="answers", tokenizer=self.model,
+                                      tokenizer_backend="huggingface", max_length=128)
+        found = harness.loglikelihood([Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)], disable_tqdm=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self.model)
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.float32)
+        for (before, after), (total, is_greedy) in zip(pairs, found):
+            ids, begin = tokenizer.encode(before + after), len(tokenizer.encode(before))
+            with torch.no_grad():
+                losses = model(torch.tensor([ids])).logits[0].log_softmax(-1)[begin - 1:-1]
+            self.assertAlmostEqual(total, sum(loss[token].item() for loss, token in zip(losses, ids[begin:])), delta=1e-4)
+            self.assertEqual(is_greedy, losses.argmax(-1).tolist() == ids[begin:])
 
     def test_chats(self):
         asked = {"model": "answers", "messages": [{"role": "system", "content": "b"}, {"role": "user", "content": "a"}], "temperature": 0,

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-PACKAGES = ["transformers>=5", "torch", "safetensors", "tokenizers", "numpy", "h5py", "jinja2", "peft"]
+PACKAGES = ["transformers>=5", "torch", "safetensors", "tokenizers", "numpy", "h5py", "jinja2", "peft", "openai", "lm-eval[api]"]
 
 
 def require(checks, *packages):
