@@ -24,9 +24,10 @@ DEADLINE = 60  # seconds that nothing here takes, but on a machine that hangs
 
 
 class Server:
-    def __init__(self, model, *options):
+    def __init__(self, model, *options, **environment):
         command = [tandem_program.TANDEM, "serve", model, "--port", "0", *map(str, options if "--threads" in options else ("--threads", "1", *options))]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=MPI_ENV)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**MPI_ENV, **environment})
         self.started(self.process.stdout.readline())
 
     def started(self, line):
