@@ -54,10 +54,16 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
 // a window.
 double seen_pairs(int64_t length, int64_t document, int64_t window);
 
-// The keys and values of the sequences in so many slots.
+// The keys and values of the sequences in so many slots. On a GPU [slots, kv_heads, positions,
+// width]; on the CPU with both last axes made greater, in an order of their own
+// (attention_cache.cpp), in f32 or f64.
 struct KeyValueCache {
-  Tensor keys, values;  // [slots, kv_heads, capacity, width]
+  Tensor keys, values;
 };
+
+// A cache that nothing is written to, for tensors of this dtype.
+KeyValueCache key_value_cache(Context& context, const HeadLayout& layout, int64_t slots,
+                              int64_t positions, DType dtype);
 
 // Row r of qkv [R, layout.row()] is of the sequence in slot slots[r], at its position
 // context.positions[r]; both are i32 [R] on the device, and no two rows have both alike. Writes the
@@ -121,15 +127,15 @@ void limit_to_window(Cuda, const int32_t* positions, int32_t* seen, const Attent
 
 // `rows` queries of sequences in a cache.
 struct CacheSizes : HeadLayout {
-  int64_t rows, capacity, window;
+  int64_t rows, capacity, columns, window;  // capacity, columns: the last axes of the cache
   // The keys that the query at a position sees.
   TANDEM_HOST_DEVICE Range keys(int64_t position) const {
     const int64_t count = position + 1;
     return {window > 0 && window < count ? count - window : 0, count};
   }
-  // The element of keys and values [slots, kv_heads, capacity, width] where a head's vectors begin.
+  // The element of keys and values where those of a head begin.
   TANDEM_HOST_DEVICE int64_t at(int64_t slot, int64_t kv_head) const {
-    return (slot * kv_heads + kv_head) * capacity * width;
+    return (slot * kv_heads + kv_head) * capacity * columns;
   }
 };
 
@@ -138,7 +144,8 @@ struct CachePlaces {
   const int32_t *slots, *positions;
 };
 
-// Copies the keys and values of qkv [rows, row] to their places in the cache.
+// Copies the keys and values of qkv [rows, row] to their places in the cache. (The CPU's functions
+// are in attention_cache.cpp alone.)
 template <class T>
 void cache_append(Cuda, const T* qkv, const CachePlaces& places, T* keys, T* values,
                   const CacheSizes& sizes);

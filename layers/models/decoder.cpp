@@ -33,11 +33,9 @@ class CachingDecoder final : public Decoder {
  public:
   CachingDecoder(Transformer& model, const Context& context, int64_t slots, int64_t window)
       : context_(context), config_(model.config()), window_(window), windows_(slots) {
-    const HeadLayout heads = config_.heads_here();
-    const Shape shape{slots, heads.kv_heads, window_, heads.width};
     for (int64_t i = 0; i < config_.layers; ++i) {
       cached_.caches.push_back(
-          {context_.activation(shape, model.dtype()), context_.activation(shape, model.dtype())});
+          key_value_cache(context_, config_.heads_here(), slots, window_, model.dtype()));
     }
     blocks_ = model.blocks_over(&cached_);
   }

@@ -241,9 +241,11 @@ void expect_cached_equals_whole(Device device, DType dtype, int64_t width, doubl
   TestContext test(device);
   const std::vector<double> whole = values_of(
       attention(test.context, Variable(to_device(qkv, device)), sizes.layout, window).value());
-  const Shape shape{3, sizes.layout.kv_heads, 80, width};
   test.context.tape = nullptr;
-  KeyValueCache cache{unwritten(shape, dtype, device), unwritten(shape, dtype, device)};
+  KeyValueCache cache = key_value_cache(test.context, sizes.layout, 3, 80, dtype);
+  for (Tensor* tensor : {&cache.keys, &cache.values}) {
+    *tensor = unwritten(tensor->shape(), tensor->dtype(), device);
+  }
   int64_t lengths[2] = {};
   for (const auto& counts : {std::array{5, 0}, {1, 70}, {74, 1}, {0, 9}}) {
     std::vector<int32_t> slots, positions, numbers;
