@@ -98,9 +98,10 @@ void multiply_few_rows(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T
     const int64_t columns = std::min(kTileColumns<T>, g.n - j);
     for (int64_t p = 0; p < g.k; p += whole_depth) {
       const int64_t depth = std::min(whole_depth, g.k - p);
-      const Panels<T> b =
-          pack<T, kTileColumns<T>>(columns_of_b(g).from(j, p), columns, depth, b_panel);
-      multiply_packed<T>({a.data + p * kTileRows, a.step}, b, g.m, columns, depth,
+      const bool is_last = p + depth == g.k;
+      pack_transposed<T, kTileColumns<T>>(columns_of_b(g).from(j, p), columns, depth, b_panel,
+                                          is_last ? kTileColumns<T> * g.ldb - p : depth);
+      multiply_packed<T>({a.data + p * kTileRows, a.step}, {b_panel, 0}, g.m, columns, depth,
                          target_at(g, 0, j, p));
     }
   }

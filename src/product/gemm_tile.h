@@ -209,9 +209,11 @@ struct Operand {
 
 // Copies rows to a panel [depth, kWidth], for an operand that is contiguous along its depth.
 // Missing rows are copies of the last row; what is computed from them is not stored. Writes up to
-// one vector past the end of the panel.
+// one vector past the end of the panel. Meanwhile fetches what is `ahead` elements further, for the
+// next panel: these are more rows than the processor follows by itself.
 template <class T, int64_t kWidth>
-void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* panel) {
+void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* panel,
+                     int64_t ahead) {
   constexpr int64_t kGroups = (kWidth + kLanes<T> - 1) / kLanes<T>;
   const T* rows[kGroups * kLanes<T>];
   for (int64_t i = 0; i < kGroups * kLanes<T>; ++i) {
@@ -223,7 +225,9 @@ void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* pa
       Vector<T> square[kLanes<T>];
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes<T>; ++i) {
-        square[i] = load(rows[group * kLanes<T> + i] + p);
+        const T* row = rows[group * kLanes<T> + i] + p;
+        square[i] = load(row);
+        __builtin_prefetch(row + ahead, 0, 2);
       }
       transpose_square<T>(square);
       // With one group each row may spill into the next row, which is written later.
@@ -272,7 +276,7 @@ Panels<T> pack(const Operand<T>& from, int64_t count, int64_t depth, T* panels) 
   } else {
     for (int64_t i = 0; i < count; i += kWidth) {
       pack_transposed<T, kWidth>(from.from(i, 0), std::min(kWidth, count - i), depth,
-                                 panels + i * depth);
+                                 panels + i * depth, kWidth * from.outer_step);
     }
   }
   return {panels, kWidth * depth};
