@@ -214,6 +214,10 @@ ExitCode images(const Words& words) {
   options.add("val-fraction", request.val_fraction,
               "validation part of each class where the input has no test/ or val/ (IDX: t10k)", 0,
               0.999);
+  options.add("width", request.width,
+              "with --height: scales the middle of each image to this size; 0: all have one size",
+              0, 1 << 14);
+  options.add("height", request.height, "see --width", 0, 1 << 14);
   options.add("force", force, "replace the dataset if it exists");
   options.add("max-bad", request.max_bad, "broken or odd images that may be left out");
   options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
@@ -233,6 +237,8 @@ ExitCode images(const Words& words) {
   }
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
+  require_given("width", request.width > 0 || request.height == 0, problems);
+  require_given("height", request.height > 0 || request.width == 0, problems);
   fail_if_any(problems);
   check_output(request.output, {request.input}, force);
   clean_up_on_signals(request.output);

@@ -50,8 +50,10 @@ struct PrepareImagesOptions {
   std::string input;          // --input: a folder, or a .tar or .tar.gz of one
   std::string output;         // --output
   double val_fraction = 0.1;  // --val-fraction, in [0, 1); used when the input has no split
-  int64_t max_bad = 0;        // --max-bad: images that may be left out
-  RecordLimit limit{};        // --max-record-mb
+  int64_t height = 0;         // --height, --width: of all images; 0: as the first one has them
+  int64_t width = 0;
+  int64_t max_bad = 0;  // --max-bad: images that may be left out
+  RecordLimit limit{};  // --max-record-mb
 };
 
 struct PrepareReport {
@@ -95,7 +97,8 @@ PrepareReport prepare_sft(const PrepareSftOptions& options);
 
 // Reads JPEG and PNG files in class folders, MNIST-style IDX files, or CIFAR-10 binary batches. The
 // class folder is the one below train/, test/ or val/, or, without these, the folder of the image.
-// All images must have the size of the first one. Grey images give one channel; as soon as one
+// All images must have the size of the first one, unless a size is given, to which they are fitted
+// (images/fit.h). Grey images give one channel; as soon as one
 // image has colour, all become RGB. Alpha is dropped, and 16-bit PNG keeps its high byte.
 // If val/ and test/ both exist, val/ is used and test/ is left out. If neither exists, the fraction
 // val_fraction of each class becomes the validation split: the images whose names have the smallest

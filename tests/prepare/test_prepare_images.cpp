@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "src/data/dataset.h"
+#include "src/prepare/images/fit.h"
 #include "tests/prepare/image_sets.h"
 
 namespace tandem::testing {
@@ -174,6 +175,23 @@ TEST(PrepareImages, OneColourImageMakesAllRgb) {
   EXPECT_EQ(pixels_of(folder, "train"), expected);
 }
 
+TEST(PrepareImages, ImagesOfAllSizesAreFittedToOne) {
+  const TemporaryFolder folder;
+  const Image grey = test_image(1, 9, 30, 1), whole = test_image(3, 6, 5, 2),
+              colours = test_image(3, 40, 7, 3);
+  write_set(folder, {{"train/a/1.png", png_of(grey)},
+                     {"train/a/2.png", png_of(whole)},
+                     {"train/a/3.png", png_of(colours)}});
+  const PrepareReport report = prepare_images(
+      {.input = folder / "set", .output = folder / "out/data.h5", .height = 6, .width = 5});
+  EXPECT_EQ(report.train_count, 3);
+  std::vector<uint8_t> expected;
+  for (const Image& image : {fitted(grey, 3, 6, 5), whole, fitted(colours, 3, 6, 5)}) {
+    expected.insert(expected.end(), image.pixels.begin(), image.pixels.end());
+  }
+  EXPECT_EQ(pixels_of(folder, "train"), expected);
+}
+
 TEST(PrepareImages, BadImagesAreNamedAndCounted) {
   const TemporaryFolder folder;
   std::vector<NamedFile> files = small_set();
@@ -200,7 +218,9 @@ TEST(PrepareImages, BadImagesAreNamedAndCounted) {
         "bad2.png: unusable PNG: the file is cut short\n",
         "bad3.png: unusable PNG: ", "bad4.jpg: empty file\n", "bad5.jpg: neither JPEG nor PNG\n",
         "bad6.gif: an image format that is not read", "train/bad8.png: not in a class folder\n",
-        "bad7.png: 8 x 10 pixels (width x height) where test/cat/e.png has 10 x 8\n"}) {
+        "bad7.png: 8 x 10 pixels (width x height) where test/cat/e.png has 10 x 8; --width and "
+        "--height scale all "
+        "images\n"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << shown;
   }
   std::filesystem::remove(folder / "out/data.h5");

@@ -127,6 +127,7 @@ class FirstContact(Workspace):
         write_idx(self.path("mnist/train-images.idx3"), [40, 8, 8], pixels)
         write_idx(self.path("mnist/train_labels.idx1-ubyte"), [40], labels)
         prepare = ["prepare", "images", "--input", self.path("mnist"), "--output", self.path("mnist.h5"), "--val-fraction", "0.3"]
+        self.assert_one_line(self.check(run(*prepare, "--width", "4"), CONFIG), "--height is missing")
         self.assertIn(": 28 training images and 12 validation images, ", self.check(run(*prepare)).stdout)
         os.makedirs(self.path("unknown"))
         with open(self.path("unknown/train-pictures"), "w") as out:

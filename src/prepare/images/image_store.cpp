@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/prepare/images/fit.h"
 
 namespace tandem {
 namespace {
@@ -19,19 +20,27 @@ std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
 
 }  // namespace
 
-ImageStore::ImageStore(const std::string& folder)
-    : folder_(folder), file_(std::make_unique<TemporaryFile>(folder)) {}
+ImageStore::ImageStore(const std::string& folder, int64_t height, int64_t width)
+    : folder_(folder),
+      fits_(height > 0),
+      file_(std::make_unique<TemporaryFile>(folder)),
+      height_(height),
+      width_(width) {}
 
 std::string ImageStore::add(const Image& image, const std::string& name, ImagePart part,
                             int32_t label) {
   if (images_.empty()) {
     channels_ = image.channels;
-    height_ = image.height;
-    width_ = image.width;
+    height_ = fits_ ? height_ : image.height;
+    width_ = fits_ ? width_ : image.width;
   }
   if (image.height != height_ || image.width != width_) {
+    if (fits_) {
+      return add(fitted(image, image.channels, height_, width_), name, part, label);
+    }
     return str(image.width, " x ", image.height, " pixels (width x height) where ",
-               images_.front().name, " has ", width_, " x ", height_);
+               images_.front().name, " has ", width_, " x ", height_,
+               "; --width and --height scale all images");
   }
   if (image.channels > channels_) {
     turn_to_rgb();
@@ -51,10 +60,8 @@ void ImageStore::read(const StoredImage& image, std::span<uint8_t> pixels) const
 }
 
 void ImageStore::turn_to_rgb() {
-  ImageStore wide(folder_);
+  ImageStore wide(folder_, height_, width_);
   wide.channels_ = 3;
-  wide.height_ = height_;
-  wide.width_ = width_;
   std::vector<uint8_t> plane(static_cast<size_t>(image_bytes()));
   for (StoredImage& image : images_) {
     read(image, plane);

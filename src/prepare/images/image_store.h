@@ -29,12 +29,12 @@ struct StoredImage {
 
 class ImageStore {
  public:
-  // `folder`: where the output will be written.
-  explicit ImageStore(const std::string& folder);
+  // `folder`: where the output will be written. height, width: of images, or 0.
+  explicit ImageStore(const std::string& folder, int64_t height = 0, int64_t width = 0);
 
-  // Adds an image. The first image decides height and width. Returns the problem with an image of
-  // another size, otherwise nothing. Once one image has colour, all images become RGB, earlier ones
-  // too.
+  // Adds an image, fitted to the size if there is one. Otherwise the first image decides height and
+  // width; returns the problem with an image of another size, and nothing for others. Once one
+  // image has colour, all images become RGB, earlier ones too.
   std::string add(const Image& image, const std::string& name, ImagePart part, int32_t label);
 
   int64_t channels() const { return channels_; }
@@ -52,6 +52,7 @@ class ImageStore {
   void turn_to_rgb();
 
   std::string folder_;
+  bool fits_;  // images to the size
   std::unique_ptr<TemporaryFile> file_;
   int64_t channels_ = 0;
   int64_t height_ = 0;

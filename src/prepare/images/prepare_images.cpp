@@ -242,7 +242,7 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
   make_directories(parent_of(options.output));
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
-  ImageStore store(parent_of(options.output));
+  ImageStore store(parent_of(options.output), options.height, options.width);
   BadRecords bad(options.max_bad);
   ImageCollector collector(&store, &bad, options.limit);
   for_each_file(options.input, options.limit,
