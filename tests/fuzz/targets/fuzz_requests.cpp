@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                   "each text has a request");
       for (const TextRequest& request : asked.requests) {
         const int64_t tokens = std::ssize(request.prompt) + request.tokens;
-        fuzz::check(!request.prompt.empty() && request.tokens > 0 && tokens <= model.context,
+        fuzz::check(!request.prompt.empty() && request.tokens >= 0 && tokens <= model.context,
                     "a text fits the window");
       }
       asked.form->whole(asked.texts);
