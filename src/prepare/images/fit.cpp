@@ -37,10 +37,11 @@ std::vector<Mix> mixes(int64_t size, double start, double length, int64_t count)
   return all;
 }
 
-// Scales lines of pixels that are `stride` apart: `lines` of them, each `line` after the other.
+// Lines of pixels: their first pixels are `line` apart, and those of a line `stride`.
 struct Lines {
   int64_t count, line, stride;
 };
+
 void scale(const uint8_t* from, const Lines& in, const std::vector<Mix>& mixes, uint8_t* to,
            const Lines& out) {
   for (int64_t l = 0; l < in.count; ++l) {
