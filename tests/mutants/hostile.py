@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant("the content hash does not cover std", "src/data/dataset.cpp",
            "  add_all(d.std);\n", "",
            ["prepare.prepare_images"]),
-    Mutant("mean may be anything", "src/data/dataset.cpp",
+    Mutant("mean may be anything", "src/data/image_dataset.cpp",
            "{ return value >= 0 && value <= 1; }", "{ return value > -9 || value <= 9 || value != value; }",
            ["data.dataset"]),
     Mutant("vocab_size need not be that of the tokenizer", "src/data/token_dataset.cpp",

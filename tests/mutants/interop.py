@@ -54,7 +54,7 @@ MUTANTS = [
            "std::ranges::count(request_.ends, last_) > 0 || ", "",
            ["program.hugging_face HuggingFace.test_generation_ends_at_an_end_token"]),
     Mutant("padding of the vocabulary is generated", "src/inference/text_batch.cpp",
-           "static_cast<size_t>(vocab_)))", "static_cast<size_t>(columns)))",
+           "static_cast<size_t>(vocab_));", "static_cast<size_t>(columns));",
            ["program.hugging_face HuggingFace.test_padding_is_never_generated"]),
     Mutant("texts side by side have the random numbers of the first", "src/inference/text_writer.cpp",
            "sampler_(request_.sampling, request_.number)", "sampler_(request_.sampling)",

@@ -48,7 +48,7 @@ class RunFolder(Life):
         os.rename(self.run_folder("before"), self.run_folder("after"))
         self.assert_ends(run_, r"^tandem: \S+/runs/before: the folder of the run was renamed or removed")
         self.assertFalse(os.path.exists(self.run_folder("before")))
-        self.assertEqual(sorted(os.listdir(self.run_folder("after"))), ["checkpoints", "config.cfg", "flight", "lock", "metrics.jsonl", "report.json"])
+        self.assertEqual(sorted(os.listdir(self.run_folder("after"))), ["checkpoints", "classes.h5", "config.cfg", "flight", "lock", "metrics.jsonl", "report.json"])
         newest = int(max(self.entries("after")[0])[5:])
         self.small("after", "--train.steps", newest + 1)
         self.assertEqual([line["step"] for line in self.lines("after")][-1], newest + 1)
@@ -100,7 +100,7 @@ class RunFolder(Life):
         precious = self.path("precious")
         write(precious, '{"step": 0}\n')  # also as metrics.jsonl: nothing of it needs to move aside
         for file, settings in [("lock", []), ("metrics.jsonl", []), ("report.json.partial", []), ("config.cfg.partial", []),
-                               ("tokenizer.h5.partial", ["--model.kind", "gpt"])]:
+                               ("classes.h5.partial", []), ("tokenizer.h5.partial", ["--model.kind", "gpt"])]:
             name = file.replace(".", "-")
             start = lambda code=OK: (self.train(name, "--train.steps", "1", code=code) if settings else
                                      self.small(name, "--train.steps", "1", code=code))
