@@ -54,7 +54,7 @@ MUTANTS = [
            "count - i >= kCopied && p + 1 < depth", "count - i >= kCopied",
            ["product.product"]),
     Mutant("attention from a cache: all sequences read the keys of the first", "layers/attention/attention_cache.cpp",
-           "sizes.at(places.slots[tile.first / group], g)", "sizes.at(0, g)",
+           "sizes.at(places.slots[tile.first / group], g)", "sizes.at(0 * places.slots[tile.first / group], g)",
            ["layers.attention Attention.CachedEqualsWhole", "layers.decoder"]),
     Mutant("attention from a cache: queries see the keys of those beside them", "layers/attention/attention_cache.cpp",
            "std::fill(panel + to, panel + kPanel, kUnseen);", "std::fill(panel + to, panel + to, kUnseen);", ["layers.attention Attention.CachedEqualsWhole"]),
