@@ -1,35 +1,14 @@
 #include "src/inference/image_classifier.h"
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "src/data/image_dataset.h"
+#include "src/inference/token_sampler.h"
 #include "src/kernels/convert.h"
 #include "src/weights/run_directory.h"
 
 namespace tandem {
-
-namespace {
-
-std::vector<double> softmax(std::span<const float> logits) {
-  if (!std::ranges::all_of(logits, [](float value) { return std::isfinite(value); })) {
-    fail(ExitCode::kNumerical, "the model's logits are not finite; use an earlier checkpoint");
-  }
-  const double largest = *std::ranges::max_element(logits);
-  std::vector<double> result;
-  double total = 0;
-  for (const float logit : logits) {
-    result.push_back(std::exp(logit - largest));
-    total += result.back();
-  }
-  for (double& value : result) {
-    value /= total;
-  }
-  return result;
-}
-
-}  // namespace
 
 DatasetInfo classes_of(const std::string& checkpoint, const Config& config) {
   const RunDirectory run = RunDirectory::of(checkpoint);
@@ -53,15 +32,20 @@ std::vector<std::vector<double>> ImageClassifier::probabilities(std::vector<uint
                          .target_count = count};
   uploader_.send({&batch, 1});
   Context context = trained_.context(machine_);
-  const Flow logits =
+  const Flow output =
       run_blocks(context, trained_.model->blocks(), {Variable(uploader_.fetch(0).input)});
   Memory host(Device::kCpu);
-  const Tensor values = copied_as_f32(machine_.stream, logits[0].value(), host);
+  const Tensor values = copied_as_f32(machine_.stream, output[0].value(), host);
   const int64_t columns = values.elements() / count;  // the classes, and padding
   std::vector<std::vector<double>> result;
   for (int64_t i = 0; i < count; ++i) {
-    result.push_back(softmax(
-        values.as<float>().subspan(static_cast<size_t>(i * columns), images_.classes.size())));
+    const auto logits =
+        values.as<float>().subspan(static_cast<size_t>(i * columns), images_.classes.size());
+    const double total = log_sum_exp(logits);
+    std::vector<double>& of_image = result.emplace_back();
+    for (const float logit : logits) {
+      of_image.push_back(std::exp(logit - total));
+    }
   }
   return result;
 }

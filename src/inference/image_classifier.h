@@ -22,7 +22,8 @@ class ImageClassifier {
                   DType dtype);
 
   // `pixels`: images [C, H, W], one after the other. Returns, for each, how likely each class is:
-  // the softmax of its logits. On the CPU an image's probabilities depend, to the bit, on it alone.
+  // the softmax of its logits; Error kNumerical where these are not finite. On the CPU an image's
+  // probabilities depend, to the bit, on it alone.
   std::vector<std::vector<double>> probabilities(std::vector<uint8_t> pixels);
 
  private:

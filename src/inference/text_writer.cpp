@@ -43,14 +43,9 @@ void TextWriter::tell(int32_t token, std::span<const float> logits) {
   std::ranges::partial_sort(order, top, [&](int32_t a, int32_t b) {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
   });
-  const double largest = *std::ranges::max_element(logits);
-  double total = 0;
-  for (const float logit : logits) {
-    total += std::exp(logit - largest);
-  }
+  const double total = log_sum_exp(logits);
   const auto likely = [&](int32_t one) {
-    return ChosenToken::Likely{tokenizer_.decode(std::array{one}),
-                               logits[one] - largest - std::log(total)};
+    return ChosenToken::Likely{tokenizer_.decode(std::array{one}), logits[one] - total};
   };
   chosen_.push_back({likely(token), {}});
   std::transform(order.begin(), top, std::back_inserter(chosen_.back().likeliest), likely);

@@ -9,11 +9,28 @@
 
 namespace tandem {
 
-int32_t TokenSampler::pick(std::span<const float> logits) {
+namespace {
+
+void require_finite(std::span<const float> logits) {
   if (!std::ranges::all_of(logits, [](float value) { return std::isfinite(value); })) {
-    fail(ExitCode::kNumerical,
-         "generate: the model's logits are not finite; use an earlier checkpoint");
+    fail(ExitCode::kNumerical, "the model's logits are not finite; use an earlier checkpoint");
   }
+}
+
+}  // namespace
+
+double log_sum_exp(std::span<const float> logits) {
+  require_finite(logits);
+  const double largest = *std::ranges::max_element(logits);
+  double total = 0;
+  for (const float logit : logits) {
+    total += std::exp(logit - largest);
+  }
+  return largest + std::log(total);
+}
+
+int32_t TokenSampler::pick(std::span<const float> logits) {
+  require_finite(logits);
   const PhiloxCounter words =
       random_words(random_key(static_cast<uint64_t>(options_.seed), RandomUse::kGenerate), next_++);
   const auto likelier = [&](int32_t a, int32_t b) {

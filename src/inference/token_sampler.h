@@ -14,6 +14,10 @@ struct SamplingOptions {
   int64_t seed = 1;
 };
 
+// The logarithm of the sum of the exponentials of logits: a token's logit less this is its
+// log-probability. Error kNumerical when a logit is not finite.
+double log_sum_exp(std::span<const float> logits);
+
 class TokenSampler {
  public:
   // Texts of one seed differ by their number, below 2^32.

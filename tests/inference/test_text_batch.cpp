@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "src/core/error.h"
@@ -103,8 +104,8 @@ TEST(TextBatch, ATextThatIsRemovedLeavesNothing) {
   EXPECT_EQ(texts.batch.texts(), 1);
 }
 
-// Of 257 tokens 'a', each but the first is as likely as a logit of 0 beside one of 1, which 'b'
-// has. The sum of 256 exponentials in f64 is off by at most 256 x 2^-53 of itself, below 1e-12.
+// Each of 257 tokens 'a' but the first is as likely as a logit of 0 beside one of 1, which 'b' has.
+// The sum of 256 exponentials in f64 is off by at most 256 x 2^-53 of itself, below 1e-12.
 TEST(TextBatch, APromptThatIsToldIsReadInChunks) {
   for (const int64_t tokens : {0, 1}) {
     Texts texts(2);
@@ -126,6 +127,12 @@ TEST(TextBatch, APromptThatIsToldIsReadInChunks) {
       EXPECT_EQ(all[i].likeliest.at(0).text, "b");
     }
   }
+}
+
+TEST(TextBatch, APromptIsNotToldFromLogitsThatAreNotFinite) {
+  Texts texts(1);
+  TextWriter& told = texts.add(2, 'a', 0, true);
+  EXPECT_THROW(told.read(1, std::array{0.0F, std::nanf("")}), Error);
 }
 
 TEST(TextBatch, ALongPromptKeepsItsEnd) {

@@ -22,7 +22,7 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 import sft_files
 import tandem_program
 from tandem_program import Workspace, run
-from test_serve import Server
+from server import Server
 
 
 class Clients(Workspace):

@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant("images: grey is the mean of the colours", "src/prepare/images/fit.cpp", "0.299 * red[i] + 0.587 * green[i] + 0.114 * blue[i]",
            "0.333 * red[i] + 0.333 * green[i] + 0.334 * blue[i]", [IMAGES]),
     Mutant("images: the logits of an image are those of another", "src/inference/image_classifier.cpp", "static_cast<size_t>(i * columns)", "static_cast<size_t>(0 * columns)", [IMAGES]),
-    Mutant("images: probabilities are not finite", "src/inference/image_classifier.cpp", "return std::isfinite(value);", "return std::isfinite(value) || true;", [IMAGES]),
+    Mutant("images: probabilities are not finite", "src/inference/token_sampler.cpp", "return std::isfinite(value);", "return std::isfinite(value) || true;", [IMAGES]),
     Mutant("images: the least likely class comes first", "src/serve/image_requests.cpp", "std::greater()", "std::less()", [IMAGES]),
     Mutant("images: all get the answer of the first", "src/serve/image_service.cpp", "answer(probabilities[i])", "answer(probabilities[0])", [IMAGES]),
     Mutant("images: a run keeps no classes", "src/weights/run_directory.cpp", "return keep_classes(dataset, classes());", "return;", [IMAGES]),

@@ -19,7 +19,7 @@ TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "serve")]
 import tandem_program
 from tandem_program import Workspace
-from test_serve import DEADLINE, Server, events
+from server import DEADLINE, Server, events
 
 GOOD = json.dumps({"prompt": "the old ", "max_tokens": 30, "seed": 1, "temperature": 0.8})
 CLIENTS, STOPS = 200, 50

@@ -9,14 +9,13 @@ import random
 import shutil
 import subprocess
 import sys
-import unittest
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "interop")]
 import tandem_program
 from hostile_files import png
-from tandem_program import CONFIG, DATA, Workspace, metrics, run
-from test_serve import Server
+from server import Served, Server
+from tandem_program import CONFIG, DATA, metrics, run
 
 PNG = {"Content-Type": "image/png"}
 
@@ -26,7 +25,7 @@ def grey_png(pixels, width=8):
     return png(width, len(pixels) // width, rows=rows)
 
 
-class Images(Workspace):
+class Images(Served):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -38,13 +37,6 @@ class Images(Workspace):
         cls.train(cls, "digits", "--model.kind", "mlp", "--train.steps", "15", "--optim.lr", "0.003", "--train.eval_every", "15", data=cls.data)
         cls.model = os.path.join(cls.path("runs"), "digits")
         cls.server = Server(cls.model)
-
-    @classmethod
-    def tearDownClass(cls):
-        code, errors = cls.server.end()
-        super().tearDownClass()
-        if (code, errors) != (0, ""):
-            raise AssertionError(f"exit code {code}\n{errors}")
 
     def predictions(self, image, server=None, headers=PNG):
         status, text = (server or self.server).ask("POST", "/invocations", image, headers)

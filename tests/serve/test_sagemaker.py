@@ -13,7 +13,7 @@ TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(TESTS, folder) for folder in ["program", "serve", "launch"]]
 import tandem_program
 from tandem_program import MPI_ENV, Workspace, run
-from test_serve import Server, events
+from server import Server, events
 from test_submit import IMAGE, ROLE, faults
 
 LAUNCH = os.path.join(os.path.dirname(TESTS), "launch")

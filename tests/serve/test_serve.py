@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """`tandem serve` as its clients see it: replies are those of `tandem generate`, every limit, and how it ends. Argument: the program."""
 import concurrent.futures
-import http.client
 import json
 import math
 import os
@@ -10,83 +9,24 @@ import signal
 import struct
 import subprocess
 import sys
-import time
-import unittest
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "interop")]
 import sft_files
 import tandem_program
-from tandem_program import CONFIG, MPI_ENV, Workspace, run, words
+from server import DEADLINE, Served, Server, events
+from tandem_program import CONFIG, Workspace, run, words
 
 CONTEXT, COLUMNS = 64, 32
-DEADLINE = 60  # seconds that nothing here takes, but on a machine that hangs
 
 
-class Server:
-    def __init__(self, model, *options, **environment):
-        command = [tandem_program.TANDEM, "serve", model, "--port", "0", *map(str, options if "--threads" in options else ("--threads", "1", *options))]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        env={**MPI_ENV, **environment})
-        self.started(self.process.stdout.readline())
-
-    def started(self, line):
-        if not line:
-            raise AssertionError(self.process.communicate()[1])
-        self.port = int(line.rsplit(":", 1)[1])
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
-
-    def ask(self, method, path, body=None, headers={}):
-        """Status and body; a body that is no text is sent as JSON."""
-        connection = self.connect()
-        connection.request(method, path, body if body is None or isinstance(body, (str, bytes)) else json.dumps(body), headers)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        return response.status, text
-
-    def complete(self, **request):
-        status, text = self.ask("POST", "/v1/completions", request)
-        if status != 200:
-            raise AssertionError(text)
-        return json.loads(text)
-
-    def metric(self, name):
-        return float([line.split()[1] for line in self.ask("GET", "/metrics")[1].splitlines() if line.startswith(name + " ")][0])
-
-    def wait_for(self, name, value):
-        end = time.monotonic() + DEADLINE
-        while self.metric(name) != value:
-            if time.monotonic() > end:
-                raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
-            time.sleep(0.01)
-
-    def end(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        output, errors = self.process.communicate(timeout=DEADLINE)
-        return self.process.returncode, errors
-
-
-def events(text):
-    return [line[len("data: "):] for line in text.split("\n\n") if line]
-
-
-class Serving(Workspace):
+class Serving(Served):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.train(cls, "model", "--train.steps", "60", "--model.context", CONTEXT, "--model.vocab", COLUMNS, "--train.precision", "bf16")
         cls.model = os.path.join(cls.path("runs"), "model")
         cls.server = Server(cls.model, "--batch", "5")
-
-    @classmethod
-    def tearDownClass(cls):
-        code, errors = cls.server.end()
-        super().tearDownClass()
-        if (code, errors) != (0, ""):
-            raise AssertionError(f"exit code {code}\n{errors}")
 
     def generate(self, prompt, *options):
         return self.check(run("generate", self.model, "--prompt", prompt, *map(str, options))).stdout[:-1]

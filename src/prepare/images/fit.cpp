@@ -57,13 +57,10 @@ void scale(const uint8_t* from, const Lines& in, const std::vector<Mix>& mixes, 
 
 Image with_channels(const Image& image, int64_t channels) {
   const int64_t area = image.height * image.width;
-  Image result{channels, image.height, image.width, {}};
   if (channels == 3) {
-    for (int c = 0; c < 3; ++c) {
-      result.pixels.insert(result.pixels.end(), image.pixels.begin(), image.pixels.end());
-    }
-    return result;
+    return {channels, image.height, image.width, grey_to_rgb(image.pixels)};
   }
+  Image result{channels, image.height, image.width, {}};
   const uint8_t *red = image.pixels.data(), *green = red + area, *blue = green + area;
   for (int64_t i = 0; i < area; ++i) {
     result.pixels.push_back(
@@ -73,6 +70,15 @@ Image with_channels(const Image& image, int64_t channels) {
 }
 
 }  // namespace
+
+std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
+  std::vector<uint8_t> planes;
+  planes.reserve(plane.size() * 3);
+  for (int channel = 0; channel < 3; ++channel) {
+    planes.insert(planes.end(), plane.begin(), plane.end());
+  }
+  return planes;
+}
 
 Image fitted(const Image& image, int64_t channels, int64_t height, int64_t width) {
   if (image.channels != channels) {

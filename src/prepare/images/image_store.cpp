@@ -6,19 +6,6 @@
 #include "src/prepare/images/fit.h"
 
 namespace tandem {
-namespace {
-
-// Repeats the grey plane three times.
-std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
-  std::vector<uint8_t> planes;
-  planes.reserve(plane.size() * 3);
-  for (int channel = 0; channel < 3; ++channel) {
-    planes.insert(planes.end(), plane.begin(), plane.end());
-  }
-  return planes;
-}
-
-}  // namespace
 
 ImageStore::ImageStore(const std::string& folder, int64_t height, int64_t width)
     : folder_(folder),

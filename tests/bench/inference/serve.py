@@ -22,7 +22,7 @@ from statistics import median, quantiles
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "..", "..", "program"), os.path.join(HERE, "..", "..", "serve")]
 import tandem_program
-from test_serve import Server
+from server import Server
 from vs_pytorch import cpu_field
 
 

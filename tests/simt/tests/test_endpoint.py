@@ -13,7 +13,7 @@ import tandem_program
 from hostile_files import png
 from tandem_program import Workspace
 from test_program import BANDS, MODELS, QUICK
-from test_serve import Server
+from server import Server
 
 SCHEDULES = ["in-order", "compute-late", "comm-late", "shuffled:4"]
 
