@@ -45,8 +45,7 @@ def is_alive(process):
 
 
 def attempts(folder):
-    with open(os.path.join(folder, "attempts.jsonl")) as lines:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+    return tandem_program.whole_lines(os.path.join(folder, "attempts.jsonl"))
 
 
 def records_in_memory(folder):

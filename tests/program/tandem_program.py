@@ -43,10 +43,17 @@ def kind_in(settings):
     return named[-1] if named else "gpt"
 
 
+def whole_lines(path):
+    """The lines of JSON in a file whose writer may have written half of the next one.
+
+    All is read before it is cut: a loop over a file's lines gets half of one at the end, and its rest as another when that has grown.
+    """
+    with open(path) as file:
+        return [json.loads(line) for line in file.read().split("\n")[:-1]]
+
+
 def logged(folder):
-    """The whole lines of a log; a run that goes on may have written half of the next one."""
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+    return whole_lines(os.path.join(folder, "metrics.jsonl"))
 
 
 def metrics(folder):

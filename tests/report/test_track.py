@@ -127,7 +127,7 @@ class Tracked(unittest.TestCase):
         """What the client was told with this call, as far as the lines are whole."""
         try:
             with open(os.path.join(self.folder, "calls")) as file:
-                calls = [json.loads(line) for line in file if line.endswith("\n")]
+                calls = [json.loads(line) for line in file.read().split("\n")[:-1]]
             return [call[1:] for call in calls if call[0] == name]
         except FileNotFoundError:
             return []
