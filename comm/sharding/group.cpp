@@ -275,21 +275,25 @@ WireCount Group::wire() const {
   return count;
 }
 
-std::vector<int> nodes_of(Control& job, const std::string& host, int node_size) {
-  const std::vector<std::string> hosts = job.all_gather(host);
-  if (node_size < 0 || (node_size > 0 && job.size() % node_size != 0)) {
-    fail(ExitCode::kConfig, str("dist.node_size = ", node_size, " does not divide the ", job.size(),
+std::vector<int> nodes_of(const std::vector<std::string>& host_of_rank, int node_size) {
+  const auto ranks = static_cast<int>(host_of_rank.size());
+  if (node_size < 0 || (node_size > 0 && ranks % node_size != 0)) {
+    fail(ExitCode::kConfig, str("dist.node_size = ", node_size, " does not divide the ", ranks,
                                 " ranks; choose a divisor, or 0 for the hosts"));
   }
   std::map<std::string, int> numbers;
   std::vector<int> nodes;
-  for (int rank = 0; rank < job.size(); ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     nodes.push_back(
         node_size > 0
             ? rank / node_size
-            : numbers.emplace(hosts[rank], static_cast<int>(numbers.size())).first->second);
+            : numbers.emplace(host_of_rank[rank], static_cast<int>(numbers.size())).first->second);
   }
   return nodes;
+}
+
+std::vector<int> nodes_of(Control& job, const std::string& host, int node_size) {
+  return nodes_of(job.all_gather(host), node_size);
 }
 
 }  // namespace tandem

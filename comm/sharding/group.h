@@ -108,7 +108,8 @@ class Group {
 
 // The number of each rank's node. With `node_size` 0 ranks with the same host name are a node,
 // numbered in the order of their first rank; otherwise `node_size` neighbouring ranks are a node.
-// Collective. Throws Error(kConfig) if node_size does not divide the number of ranks.
+// Throws Error(kConfig) if node_size does not divide the number of ranks. With `job`, collective.
+std::vector<int> nodes_of(const std::vector<std::string>& host_of_rank, int node_size);
 std::vector<int> nodes_of(Control& job, const std::string& host, int node_size);
 
 }  // namespace tandem

@@ -99,10 +99,24 @@ std::vector<std::string> problems_there(Config config, int ranks) {
   return problems_of(config, ranks);
 }
 
+int node_size_of(const Request& request) {
+  if (request.node_size > 0) {
+    return static_cast<int>(request.node_size);
+  }
+  if (const int given = request.config.dist.ranks_a_node(); given > 0) {
+    return given;
+  }
+  const int ranks = static_cast<int>(request.ranks);
+  return request.gpu ? std::min(ranks, 8) : ranks;
+}
+
 void resolve(Request& request, const Words& words) {
   std::vector<std::string> problems = apply_settings(request.options, words);
   if (!request.help) {
     const int ranks = static_cast<int>(request.ranks);
+    if (request.config.dist.islands == 0) {  // node
+      request.config.dist.islands = std::max(1, ranks / node_size_of(request));
+    }
     append(problems, problems_there(request.config, ranks));
     if (request.documents > 0 && request.config.data.windows == WindowKind::kStream) {
       problems.push_back(str("--documents ", request.documents,
@@ -111,17 +125,6 @@ void resolve(Request& request, const Words& words) {
     append(problems, problems.empty() ? too_long(request.config, ranks) : Words());
   }
   fail_if_any(problems);
-}
-
-int node_size_of(const Request& request) {
-  if (request.node_size > 0) {
-    return static_cast<int>(request.node_size);
-  }
-  if (request.config.dist.node_size != "auto") {
-    return std::stoi(request.config.dist.node_size);
-  }
-  const int ranks = static_cast<int>(request.ranks);
-  return request.gpu ? std::min(ranks, 8) : ranks;
 }
 
 // Takes the links of a machine that was measured, in place of assumed ones.

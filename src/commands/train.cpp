@@ -59,6 +59,7 @@ int ranks_of_check(const Config& config) {
 }  // namespace
 
 ExitCode train_command(const Words& words, World& world) {
+  const std::vector<std::string> hosts = world.control().all_gather(world.host());
   // Rank 0 reads and checks, and reports everything wrong together; all ranks get the same text.
   const std::string text = on_root(world.control(), [&] {
     RunRequest request(usage());
@@ -66,9 +67,14 @@ ExitCode train_command(const Words& words, World& world) {
     request.options.add("check", check, "try the settings and print them, but train nothing");
     request.add_settings();
     std::vector<std::string> problems = apply_settings(request.options, words);
+    Config config = request.config;
     if (!request.help) {
-      append(problems,
-             problems_of(request.config, check ? ranks_of_check(request.config) : world.size()));
+      const int ranks = check ? ranks_of_check(config) : world.size();
+      if (config.dist.islands == 0) {
+        config.dist.set_islands(check ? std::vector<int>{0}
+                                      : nodes_of(hosts, config.dist.ranks_a_node()));
+      }
+      append(problems, problems_of(config, ranks));
     }
     fail_if_any(problems);
     if (request.help) {
@@ -79,7 +85,7 @@ ExitCode train_command(const Words& words, World& world) {
       std::fputs(json_line(request.config).c_str(), stdout);
       return std::string();
     }
-    return request.config.ini_text();
+    return config.ini_text();
   });
   if (text.empty()) {
     return ExitCode::kOk;

@@ -65,9 +65,8 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
   // What the compute stream waits for may come from other ranks.
   Collectives& ranks = nccl_ ? *nccl_ : world.collectives();
   stream.synchronize_by([&ranks](const Event& event) { ranks.wait(event); });
-  const std::string& size = dist.node_size;
-  node_of_rank_ = nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   hosts_ = world.control().all_gather(world.host());
+  node_of_rank_ = nodes_of(hosts_, dist.ranks_a_node());
   mesh_ = std::make_shared<Mesh>(world.control(), ranks, memory, node_of_rank_, dist.shard,
                                  mesh_shape(dist));
   if (dist.min_gb_s > 0) {

@@ -36,6 +36,12 @@ std::string number_text(T value) {
   return std::string(text, result.ptr);
 }
 
+template <class Number>
+std::string range_text(Number low, Number high) {
+  return str(std::is_integral_v<Number> ? "a whole number" : "a number", " in [", number_text(low),
+             ", ", number_text(high), "]");
+}
+
 // `text`, which begins in column 0, in lines of at most 120 columns; later ones begin at `indent`.
 std::string wrapped(std::string text, size_t indent) {
   for (size_t begin = 0; text.size() - begin > 120;) {
@@ -86,9 +92,7 @@ const Options::Setting* Options::find(const std::string& key) const {
 template <class Number>
 void Options::add(const std::string& key, Number& value, const std::string& help,
                   std::type_identity_t<Number> low, std::type_identity_t<Number> high) {
-  const std::string allowed = str(std::is_integral_v<Number> ? "a whole number" : "a number",
-                                  " in [", number_text(low), ", ", number_text(high), "]");
-  bind({key, help, allowed, "",
+  bind({key, help, range_text(low, high), "",
         [&value, low, high](const std::string& text) {
           const auto parsed = parse_number<Number>(text);
           const bool good = parsed && *parsed >= low && *parsed <= high;
@@ -100,17 +104,23 @@ void Options::add(const std::string& key, Number& value, const std::string& help
 template void Options::add(const std::string&, int64_t&, const std::string&, int64_t, int64_t);
 template void Options::add(const std::string&, double&, const std::string&, double, double);
 
-void Options::add_or_auto(const std::string& key, double& value, const std::string& help,
-                          double high) {
-  bind({key, help, str("auto, or a number in [0, ", number_text(high), "]"), "",
-        [&value, high](const std::string& text) {
-          const auto parsed = text == "auto" ? 0 : parse_number<double>(text);
-          const bool good = parsed && *parsed >= 0 && *parsed <= high;
-          value = good ? *parsed : value;
+template <class Number>
+void Options::add_or(const std::string& word, const std::string& key, Number& value,
+                     const std::string& help, std::type_identity_t<Number> low,
+                     std::type_identity_t<Number> high) {
+  bind({key, help, str(word, ", or ", range_text(low, high)), "",
+        [&value, word, low, high](const std::string& text) {
+          const auto parsed = parse_number<Number>(text);
+          const bool good = text == word || (parsed && *parsed >= low && *parsed <= high);
+          value = text == word ? 0 : good ? *parsed : value;
           return good;
         },
-        [&value] { return value == 0 ? "auto" : number_text(value); }});
+        [&value, word] { return value == 0 ? word : number_text(value); }});
 }
+template void Options::add_or(const std::string&, const std::string&, int64_t&, const std::string&,
+                              int64_t, int64_t);
+template void Options::add_or(const std::string&, const std::string&, double&, const std::string&,
+                              double, double);
 
 void Options::add(const std::string& key, bool& value, const std::string& help) {
   bind({key, help, kYesOrNo, "",

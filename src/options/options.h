@@ -56,8 +56,11 @@ class Options {
   void add(const std::string& key, Number& value, const std::string& help,
            std::type_identity_t<Number> low = 0,
            std::type_identity_t<Number> high = kNoLimit<Number>);
-  // 0 stands for "auto".
-  void add_or_auto(const std::string& key, double& value, const std::string& help, double high);
+  // Text that is `word` is 0.
+  template <class Number>
+  void add_or(const std::string& word, const std::string& key, Number& value,
+              const std::string& help, std::type_identity_t<Number> low,
+              std::type_identity_t<Number> high);
   void add(const std::string& key, bool& value, const std::string& help);
   void add(const std::string& key, std::string& value, const std::string& help);
   void add(const std::string& key, std::optional<std::string>& value, const std::string& help);

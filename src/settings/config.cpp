@@ -72,14 +72,15 @@ void bind_dist(Options& o, DistConfig& dist) {
                "library that moves gradients");
   o.add_choice("dist.reduce", dist.reduce, {{"ring", Reduce::kRing}, {"exact", Reduce::kExact}},
                "how gradients are summed");
-  o.add_or_auto("dist.bucket_mb", dist.bucket_mb,
-                "MiB of gradients sent together; auto: 4 over MPI, 25 over NCCL", 1e6);
+  o.add_or("auto", "dist.bucket_mb", dist.bucket_mb,
+           "MiB of gradients sent together; auto: 4 over MPI, 25 over NCCL", 0, 1e6);
   o.add_choice("dist.wire_dtype", dist.wire_dtype,
                {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"int8", DType::kI8}},
                "type of gradients on the wire");
   o.add_choice("dist.gather_dtype", dist.gather_int8, {{"auto", false}, {"int8", true}},
                "type of values on the wire; auto: their own");
-  o.add("dist.islands", dist.islands, "groups of neighbouring ranks that train apart", 1, 1 << 20);
+  o.add_or("node", "dist.islands", dist.islands,
+           "groups of neighbouring ranks that train apart; node: one a node", 1, 1 << 20);
   o.add("dist.sync_every", dist.sync_every, "steps between exchanges of islands", 1, 1 << 30);
   o.add("dist.sync_delay", dist.sync_delay, "steps until such an exchange takes effect", 0,
         1 << 30);
@@ -89,8 +90,8 @@ void bind_dist(Options& o, DistConfig& dist) {
   o.add("dist.node_size", dist.node_size, "ranks a node: auto, or a number for trials");
   o.add_choice("dist.unused", dist.unused, {{"error", Unused::kIsError}, {"zero", Unused::kIsZero}},
                "for a parameter without a gradient");
-  o.add_or_auto("dist.timeout_s", dist.timeout_s,
-                "seconds to wait for a silent rank; auto: 300, and 60 after the first step", 1e9);
+  o.add_or("auto", "dist.timeout_s", dist.timeout_s,
+           "seconds to wait for a silent rank; auto: 300, and 60 after the first step", 0, 1e9);
   o.add("dist.min_gb_s", dist.min_gb_s,
         "least bus bandwidth of an all_reduce at the start, in GB/s; 0: not measured");
 }
@@ -236,6 +237,18 @@ std::string Config::why_no_graph(Device device, int ranks) const {
     return str(micro_steps, " micro-steps");
   }
   return "";
+}
+
+void DistConfig::set_islands(const std::vector<int>& node_of_rank) {
+  islands = *std::ranges::max_element(node_of_rank) + 1;
+  const int64_t ranks = std::ssize(node_of_rank);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (ranks % islands != 0 || node_of_rank[rank] != rank / (ranks / islands)) {
+      fail(ExitCode::kConfig,
+           "dist.islands = node needs nodes with equally many ranks, which are neighbours; place "
+           "them so, or choose a number");
+    }
+  }
 }
 
 std::string Config::graph_text(Device device, int ranks) const {

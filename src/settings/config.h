@@ -10,6 +10,7 @@
 
 #include "optim/outer.h"
 #include "optim/schedule.h"
+#include "src/core/parse_number.h"
 #include "src/data/dataset.h"
 #include "src/settings/model_kind.h"
 #include "src/step/rules.h"
@@ -124,7 +125,7 @@ struct DistConfig {
   double bucket_mb = 0;  // 0: auto
   DType wire_dtype = DType::kF32;
   bool gather_int8 = false;
-  int64_t islands = 1;
+  int64_t islands = 1;  // 0: node
   int64_t sync_every = 20;
   int64_t sync_delay = 0;
   bool overlap = true;
@@ -139,6 +140,10 @@ struct DistConfig {
   bool over_nccl(Device device) const {
     return device == Device::kCuda && backend != Backend::kMpi;
   }
+  int ranks_a_node() const { return parse_number<int>(node_size).value_or(0); }  // 0: auto
+  // Makes each node an island. Throws Error(kConfig) unless all nodes have equally many ranks,
+  // which are neighbours.
+  void set_islands(const std::vector<int>& node_of_rank);
   // Replaces auto. An NCCL call costs the host 50 to 150 us, so that few and large ones pay.
   void resolve_bucket_mb(Device device) {
     bucket_mb = bucket_mb > 0 ? bucket_mb : over_nccl(device) ? 25 : 4;

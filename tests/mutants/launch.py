@@ -115,7 +115,7 @@ MUTANTS = [
            ["launch.run Settings.test_they_are_those_of_the_run"]),
     Mutant("wrong settings end a job with 1", SETTINGS, "    if done.returncode != 0:\n", "    if False:\n",
            ["launch.run Settings.test_wrong_ones_are_refused_as_by_the_run"]),
-    Mutant("a check is that of one rank", "src/commands/train.cpp", "check ? ranks_of_check(request.config) :", "",
+    Mutant("a check is that of one rank", "src/commands/train.cpp", "check ? ranks_of_check(config) :", "",
            ["launch.run Settings.test_a_check_knows_only_the_ranks_of_a_node"]),
     Mutant("more hosts are asked for than there are, and waited for", MAIN, "if chosen.min_hosts > len(all_hosts):", "if False:",
            ["launch.run OneMachine.test_refusals"]),

@@ -5,6 +5,10 @@ BUILD = "release"
 BLOCKS = "comm/sharding/eight_bits/block_functions.h"
 PLACES = "comm.eight_bits EightBits.RandomNumbersAreThoseOfTheirPlace"
 MUTANTS = [
+    Mutant("islands: nodes of several sizes are islands", "src/settings/config.cpp", "ranks % islands != 0 ||", "",
+           ["settings.config Config.EachNodeIsAnIsland"]),
+    Mutant("islands: one a node is one for all", "src/commands/train.cpp", "config.dist.set_islands(check ?", "config.dist.set_islands(true ?",
+           ["train.islands Islands.test_each_node_is_an_island"]),
     Mutant("a scale is rounded down", BLOCKS, "(std::bit_cast<int32_t>(scale) + kLow) & ~kLow", "std::bit_cast<int32_t>(scale) & ~kLow",
            ["comm.eight_bits EightBits.ErrorsAreBelowTheirBounds"]),
     Mutant("a scale has all its bits", BLOCKS, "(std::bit_cast<int32_t>(scale) + kLow) & ~kLow", "std::bit_cast<int32_t>(scale)",

@@ -215,6 +215,8 @@ class Estimates(Workspace):
         apart = self.given(*words, "--dist.islands", "2", "--dist.sync_every", "10", "--usd-per-node-hour", "36")
         step_ms = apart["step_ms"] + apart["sync_ms"] / 10
         self.assertGreater(apart["sync_ms"], 0)
+        nodes = self.given(*words, "--dist.islands", "node", "--dist.sync_every", "10", "--usd-per-node-hour", "36")
+        self.assertEqual(nodes, apart, "two nodes")
         self.assertAlmostEqual(apart["tokens_per_s"], 512 * 1024 / step_ms * 1000, delta=1e-9 * apart["tokens_per_s"])
         self.assertAlmostEqual(apart["usd"], 2 * 36 * step_ms / 3600, delta=1e-9 * apart["usd"])
         images = self.given("--model.kind", "resnet", "--train.global_batch", "100", "--train.steps", "50", "--usd-per-node-hour", "36")

@@ -271,6 +271,21 @@ TEST(Config, FixedSettingsAreNamed) {
             "\n  was train.global_batch = 12, now 24\n  was optim.kind = adamw, now sgd");
 }
 
+TEST(Config, EachNodeIsAnIsland) {
+  const auto islands = [](const std::vector<int>& node_of_rank) {
+    DistConfig dist;
+    dist.set_islands(node_of_rank);
+    return dist.islands;
+  };
+  EXPECT_EQ(islands({0}), 1);
+  EXPECT_EQ(islands({0, 0, 0}), 1);
+  EXPECT_EQ(islands({0, 0, 1, 1, 2, 2}), 3);
+  for (const std::vector<int>& uneven :
+       {std::vector{0, 0, 1}, {0, 1, 0, 1}, {0, 0, 0, 1}, {0, 1, 1, 2}}) {
+    EXPECT_THROW(islands(uneven), Error);
+  }
+}
+
 TEST(Config, AllChangesAreListed) {
   Config a = valid(), b = valid();
   EXPECT_TRUE(all_changes(a, b).empty());

@@ -126,6 +126,17 @@ class Islands(Workspace):
                                   code=NUMERICAL)
                 self.assert_one_line(lost, r"step 2, island 0: the gradient is not finite: .* again when the step was run once more")
 
+    def test_each_node_is_an_island(self):
+        settings = ["--dist.node_size", 2, *SHARDED, *EVERY_4, "--train.eval_every", 8]
+        self.train("nodes", *settings, "--dist.islands", "node", ranks=4)
+        self.train("two", *settings, "--dist.islands", 2, ranks=4)
+        self.assert_same_bits("nodes", "two")
+        self.train("nodes", *settings, "--dist.islands", "node", "--train.steps", 24, "--dist.node_size", 1, ranks=4)
+        with open(os.path.join(self.run_folder("nodes"), "config.cfg")) as file:
+            self.assertIn("islands = 4\n", file.read())
+        checked = self.check(run("train", "--check", "--dist.islands", "node", "--data.path", self.text))
+        self.assertEqual(json.loads(checked.stdout)["dist.islands"], "node")
+
     def test_links_are_measured_among_all_ranks(self):
         self.check(run("bench", "links", "--dist.islands", 2, "--largest-mib", 1, "--run.device", "cpu", ranks=2))
 
@@ -136,6 +147,8 @@ class Islands(Workspace):
                 (["--dist.islands", 2, "--dist.tensor", 2, *SHARDED], 4, "dist.islands = 2 is not possible with dist.tensor = 2"),
                 (["--dist.islands", 2, "--dist.shard", "node", *SHARDED], 4, "not possible with dist.shard = node"),
                 (["--dist.islands", 2, "--dist.sync_every", 0], 2, "dist.sync_every = 0"),
+                (["--dist.islands", 0], 2, "dist.islands = 0 must be node, or a whole number in"),
+                (["--dist.islands", "node", "--dist.node_size", 3], 4, "dist.node_size = 3 does not divide the 4 ranks"),
                 (["--dist.islands", 2, "--dist.sync_every", 5, "--dist.sync_delay", 5], 2,
                  r"dist.sync_delay = 5 must be below dist.sync_every = 5; use at most 4"),
                 (["--dist.islands", 2, "--checkpoint.every_steps", 30], 2,
