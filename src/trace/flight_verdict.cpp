@@ -24,9 +24,13 @@ constexpr std::chrono::seconds kBetweenLooks{12};  // twice a write, and a bit
 // In which a rank may take longer than others wait in a step (Phase).
 constexpr std::string_view kPatientParts[] = {"start-up", "data", "saving", "elsewhere"};
 
+// In ns. A damaged record may hold any times.
+double passed(int64_t from, int64_t to) {
+  return static_cast<double>(to) - static_cast<double>(from);
+}
+
 std::string seconds(int64_t from, int64_t to) {
-  const double passed = static_cast<double>(to) - static_cast<double>(from);
-  return formatted("%.0f s", std::max(passed, 0.0) * 1e-9);
+  return formatted("%.0f s", std::max(passed(from, to), 0.0) * 1e-9);
 }
 
 // Whether a record was read whole; strings end.
@@ -75,11 +79,10 @@ std::string list(const std::vector<int>& ranks) {
 // code 75, or was killed.
 bool stood_still(const FlightRecord& record) {
   constexpr double kSlack_ns = 5e9;
-  const auto time = [](int64_t ns) { return static_cast<double>(ns); };
-  const double stood = time(record.stood_to) - time(record.stood_from);
+  const double stood = passed(record.stood_from, record.stood_to);
   return (record.exit_code == static_cast<int64_t>(ExitCode::kTemporary) ||
           record.exit_code == kFlightRuns) &&
-         record.stood_to > 0 && time(record.beat) - time(record.stood_to) <= stood + kSlack_ns;
+         record.stood_to > 0 && passed(record.stood_to, record.beat) <= stood + kSlack_ns;
 }
 
 // A launcher wakes a process that stands still, to end it.
@@ -151,6 +154,18 @@ std::vector<Meeting> open_of(std::vector<Meeting> meetings) {
   std::erase_if(meetings, [](const Meeting& meeting) { return !meeting.waits_since; });
   std::ranges::sort(meetings, {}, &Meeting::waits_since);
   return meetings;
+}
+
+// A rank that runs again, but stood still for half of the time that others wait: a launcher wakes
+// what it is about to end. Null if there is none.
+const FlightRank* woken(const std::vector<FlightRank>& ranks, double waits_ns) {
+  const auto stood_long = [&](const FlightRank& rank) {
+    const FlightRecord& record = rank.record;
+    return record.exit_code == kFlightRuns && stood_still(record) &&
+           passed(record.stood_from, record.stood_to) >= waits_ns / 2;
+  };
+  const auto found = std::ranges::find_if(ranks, stood_long);
+  return found != ranks.end() ? &*found : nullptr;
 }
 
 // What ranks called differently under one number, the first time; "" if nothing is known of it.
@@ -272,6 +287,10 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
     return difference;
   }
   const Meeting& longest = cause_of(open);
+  if (const FlightRank* rank = woken(ranks, passed(*longest.waits_since, now))) {
+    return str(name(*rank), " stood still for ",
+               seconds(rank->record.stood_from, rank->record.stood_to), ", ", rank->place(now));
+  }
   const FlightCollective& collective = longest.came.front().second;
   std::vector<int> waiting;
   for (const auto& [rank, called] : longest.came) {

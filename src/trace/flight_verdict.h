@@ -33,8 +33,9 @@ struct FlightRank {
 std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice);
 
 // One line, or "" if nothing is wrong. The first that fits: a process that is gone, stopped or
-// silent; ranks that called different collectives under one number of a group; a rank that has not
-// come to the collective that waits longest, and what it does; or all came, and it does not end.
+// silent; ranks that called different collectives under one number of a group; a process that runs
+// again, but stood still for half of the longest wait; a rank that has not come to the collective
+// that waits longest, and what it does; or all came, and it does not end.
 std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now);
 
 // A rank that others wait for, and that is only late; see Deadline.

@@ -181,6 +181,21 @@ TEST(FlightVerdict, ARankThatStoodStillIsTheCause) {
   EXPECT_EQ(verdict(kWaited, 10), "rank 0 on node1 (process 100) is gone, in data for 75 s");
 }
 
+// It has joined the others meanwhile.
+TEST(FlightVerdict, ARankThatWasWokenIsTheCause) {
+  const std::vector<FlightCollective> waits = {collective(1, 60)};
+  std::vector<FlightRank> ranks = {rank(0, waits), rank(1, waits)};
+  const auto verdict = [&](int64_t stood_for, int64_t has_run_for) {
+    FlightRecord& woken = ranks[1].record;
+    woken.stood_to = woken.beat - has_run_for * kSecond;
+    woken.stood_from = woken.stood_to - stood_for * kSecond;
+    return flight_verdict(ranks, kNow);
+  };
+  EXPECT_EQ(verdict(30, 1), "rank 1 on node1 (process 101) stood still for 30 s, in data for 75 s");
+  EXPECT_TRUE(verdict(29, 1).starts_with("all ranks came to"));
+  EXPECT_TRUE(verdict(30, 36).starts_with("all ranks came to"));
+}
+
 // Ranks end alike after an error that they agreed on, or when they were asked to stop.
 TEST(FlightVerdict, RanksThatEndedAlikeAreNotLost) {
   std::vector<FlightRank> ranks = {rank(0, {}, Life::kGone), rank(1, {}, Life::kGone)};
