@@ -76,11 +76,16 @@ void Tracing::add(int64_t step, const Timeline& timeline) {
   }
 }
 
-void Tracing::finish() {
+void Tracing::finish(int64_t next) {
+  std::string lacks =
+      steps_.contains(next) ? "the run ended before the last step of log.trace" : "";
   if (is_on()) {
     end();
-  } else if (!is_done_ && !steps_.all().empty() && machine_.mesh()->job().rank() == 0) {
-    complain("not traced: no step of log.trace has run");
+  } else if (!is_done_ && !steps_.all().empty()) {
+    lacks = "no step of log.trace has run";
+  }
+  if (!lacks.empty() && machine_.mesh()->job().rank() == 0) {
+    complain("not traced: " + lacks);
   }
 }
 

@@ -30,9 +30,9 @@ class Tracing {
   void turn();
   // A step that has settled.
   void add(int64_t step, const Timeline& timeline);
-  // Collective, when the last step is settled. Ends a recording; says it in a line if no step of
-  // log.trace has run.
-  void finish();
+  // Collective, when the last step is settled; `next` would follow. Ends a recording; says it in a
+  // line if some steps of log.trace have not run, or none.
+  void finish(int64_t next);
 
  private:
   void capture(bool on);  // for a profiler

@@ -372,7 +372,7 @@ void Trainer::save() {
 
 ExitCode Trainer::finish(bool stopped) {
   finish_steps();
-  leave_out(Phase::kElsewhere, "", [&] { tracing_->finish(); });
+  leave_out(Phase::kElsewhere, "", [&] { tracing_->finish(state_.step + 1); });
   saver_->expect_end();
   const bool saves = stopped || config_.checkpoint.at_end;
   if (!stopped && saves && dataset_->windows(Split::kVal, config_.model->context()) > 0 &&

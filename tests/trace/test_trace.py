@@ -41,7 +41,7 @@ class Traced(Workspace):
         before = tandem_program.TANDEM
         tandem_program.TANDEM = program or before
         try:
-            self.check(run(*command, ranks=ranks, **more))
+            self.said = self.check(run(*command, ranks=ranks, **more)).stderr
         finally:
             tandem_program.TANDEM = before
         return self.run_folder(name)
@@ -159,6 +159,7 @@ class Trace(Traced):
     def test_other_ends(self):
         folder = self.train("short", "--log.trace", "3-100", ranks=2, steps=5)
         self.assertEqual([step["step"] for step in self.account(folder)["steps"]], [3, 4, 5])
+        self.assertEqual(self.said.count("tandem: not traced: the run ended before the last step of log.trace\n"), 1)
         again = run("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", "short", *TINY, *ON_DEVICE,
                     "--train.steps", "7", "--log.trace", "3-4", ranks=2)
         self.check(again)
