@@ -118,7 +118,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   if (!s.graph.empty()) {
     console_.print(str("step        ", s.graph));
   }
-  console_.print(str("memory      ", s.memory, " a rank; activations need more"));
+  console_.print(str("memory      a rank: ", s.memory, "; activations need more"));
   if (s.measured_choices > 0) {
     console_.print(str("choices     ", s.measured_choices, " measured in ",
                        format_duration(s.measuring_s), "; kept in ", directory_.choices()));

@@ -172,7 +172,7 @@ class Training(Workspace):
         result = self.train("plain", "--log.progress", "plain", "--train.log_every", "5")
         self.assertRegex(result.stdout, r"step +10/20  loss \d\.\d+  lr .* tokens/s  .* ms/step  \d+s left")
         self.assertRegex(result.stdout, r"batch +12 = 12 micro-batch x 1 accumulation x 1 rank")
-        self.assertRegex(result.stdout, r"memory +parameters \S+ KiB, gradients")
+        self.assertRegex(result.stdout, r"memory +a rank: parameters \S+ KiB, gradients")
         self.assertIn(f"next        {tandem_program.TANDEM} generate --checkpoint", result.stdout)
 
 
