@@ -1,8 +1,6 @@
 #include "src/train/tracing.h"
 
 #include <algorithm>
-#include <set>
-#include <vector>
 
 #include "src/core/visible_text.h"
 #include "src/device/profiler_range.h"
@@ -18,20 +16,22 @@ namespace {
 
 constexpr int kMostRanks = 64;  // that a person looks at together
 
-// The ranks that the trace of a job shows: all, or of many the slowest, the median, the fastest and
-// those of the host of rank 0.
-std::set<int> shown_ranks(Control& job, const Trace& trace) {
-  double own = 0;
+// What each rank of the job was busy for.
+std::vector<double> busy_seconds(Control& job, const Trace& trace) {
+  std::vector<double> seconds(static_cast<size_t>(job.size()), 0.0);
   for (const Trace::Step& step : trace.steps) {
     for (const Phase phase : {Phase::kCompute, Phase::kData, Phase::kOptimizer}) {
-      own += step.parts[static_cast<size_t>(phase)];
+      seconds[job.rank()] += step.parts[static_cast<size_t>(phase)];
     }
   }
-  const int ranks = job.size();
-  std::vector<double> seconds(static_cast<size_t>(ranks), 0.0);
-  seconds[job.rank()] = own;
-  seconds = job.sum(seconds);
-  const std::vector<std::string> hosts = job.all_gather(trace.host);
+  return job.sum(seconds);
+}
+
+}  // namespace
+
+std::set<int> shown_ranks(const std::vector<double>& seconds,
+                          const std::vector<std::string>& hosts) {
+  const auto ranks = static_cast<int>(seconds.size());
   std::vector<int> by_time;
   std::set<int> shown;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -44,8 +44,6 @@ std::set<int> shown_ranks(Control& job, const Trace& trace) {
   shown.insert({by_time.front(), by_time[ranks / 2], by_time.back()});
   return shown;
 }
-
-}  // namespace
 
 Tracing::Tracing(const std::string& steps, Machine& machine, Timeline& timeline,
                  const RunDirectory& directory, std::string host)
@@ -123,7 +121,7 @@ void Tracing::write(const Trace& trace) const {
     make_directories(directory_.trace());
     write_trace(trace_path(directory_.trace(), trace.rank), rank_trace_text(trace));
   });
-  const std::set<int> shown = shown_ranks(job, trace);
+  const std::set<int> shown = shown_ranks(busy_seconds(job, trace), job.all_gather(trace.host));
   on_root(job, [&] {
     std::vector<Trace> traces;
     for (const int rank : shown) {

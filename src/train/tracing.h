@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "src/machine/machine.h"
 #include "src/settings/step_ranges.h"
@@ -11,6 +13,11 @@
 #include "src/weights/run_directory.h"
 
 namespace tandem {
+
+// The ranks that the trace of a job shows: all; of more than 64 the slowest, the median, the
+// fastest and those of the host of rank 0. `seconds`: what each rank was busy for.
+std::set<int> shown_ranks(const std::vector<double>& seconds,
+                          const std::vector<std::string>& hosts);
 
 class Tracing {
  public:

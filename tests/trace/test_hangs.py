@@ -89,8 +89,9 @@ class Hangs(Workspace):
     def test_a_loader_that_hangs_is_named(self):
         job = Job(self, "loader", "--dist.timeout_s", "1", LD_PRELOAD=build_shim(self.folder), PLANT_RANK="2",
                   PLANT_READ_US="60000000")
-        code, said, _ = job.end()
+        code, said, seconds = job.end()
         self.assertEqual(code, TEMPORARY)
+        self.assertLess(seconds, 60)
         self.assertEqual(len(re.findall(r"(?m)^tandem: waiting for rank 2 on \S+, which is in data for \d+ s$", said)), 9, said)
         self.assertRegex(said, r"rank 2 on \S+ did not join sum \d+ of this run \(votes, \d+ bytes\) of step 0, in which "
                                r"ranks 0, 1 wait for 1\d s: it is in data for 1\d s")
@@ -100,7 +101,7 @@ class Hangs(Workspace):
                   "--checkpoint.async", "false", LD_PRELOAD=build_shim(self.folder), PLANT_RANK="1", PLANT_SYNC_US="1500000")
         code, said, _ = job.end()
         self.assertEqual(code, OK, said)
-        self.assertRegex(said, r"(?m)^tandem: waiting for rank 1 on \S+, which is in saving for \d s$")
+        self.assertGreaterEqual(len(re.findall(r"(?m)^tandem: waiting for rank 1 on \S+, which is in saving for \d s$", said)), 3, said)
 
     def test_a_killed_rank_is_known_afterwards(self):
         job = Job(self, "killed")

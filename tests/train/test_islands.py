@@ -5,6 +5,7 @@
 """
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -136,6 +137,11 @@ class Islands(Workspace):
             self.assertIn("islands = 4\n", file.read())
         checked = self.check(run("train", "--check", "--dist.islands", "node", "--data.path", self.text))
         self.assertEqual(json.loads(checked.stdout)["dist.islands"], "node")
+
+    def test_islands_that_meet_after_the_grace_of_launchers_are_warned_of(self):
+        for every, count in (10**6, 1), (4, 0):
+            shown = self.train(f"apart{every}", "--dist.islands", 2, "--dist.sync_every", every, "--train.steps", 4, "--train.eval_every", 0, ranks=2)
+            self.assertEqual(len(re.findall(r"(?m)^warning +islands meet every \d+ s, .* launchers wait 110 s", shown.stdout)), count, shown.stdout)
 
     def test_links_are_measured_among_all_ranks(self):
         self.check(run("bench", "links", "--dist.islands", 2, "--largest-mib", 1, "--run.device", "cpu", ranks=2))
