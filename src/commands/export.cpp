@@ -47,7 +47,9 @@ struct Request {
     options.add_choice("dtype", dtype,
                        {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},
                        "type of the weights; rounds to nearest even");
-    options.add("shard-gb", shard_gb, "largest size of a file, in units of 10^9 bytes", 1e-6, 1e6);
+    options.add("shard-gb", shard_gb,
+                "largest size of a file, in units of 10^9 bytes; adapters are always one", 1e-6,
+                1e6);
     options.add("tokenizer", tokenizer, "file with the tokenizer; the run's own when not given");
     options.add("merge", merge,
                 "of a run with adapters: the whole model, with these in its weights");

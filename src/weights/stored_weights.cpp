@@ -101,7 +101,11 @@ StoredModel resolve_model(Control& control, const std::string& checkpoint, const
     }
     const std::string found = resolve_checkpoint(adapter);
     if (config_of(found).model.lora.rank == 0) {
-      fail(ExitCode::kConfig, str("--adapter ", adapter, ": was trained without adapters"));
+      fail(ExitCode::kConfig,
+           str("--adapter ", adapter,
+               is_hugging_face(found)
+                   ? ": is a whole model, without adapter_config.json; name peft's folder or a run"
+                   : ": was trained without adapters; name a run with lora.rank above 0"));
     }
     return found;
   });

@@ -22,6 +22,15 @@ RANK = 4
 # Inputs and outputs of the layers of a block, with keys and values half as wide as queries.
 LAYERS = {"attn.q": (32, 32), "attn.k": (32, 16), "attn.v": (32, 16), "attn.proj": (32, 32), "mlp.gate": (32, 48), "mlp.up": (32, 48),
           "mlp.down": (48, 32)}
+# What peft 0.21 writes beside what its user chose, with settings of an initialization.
+OF_PEFT = {"alora_invocation_tokens": None, "alpha_pattern": {}, "arrow_config": None, "auto_mapping": None, "bias": "none",
+           "corda_config": None, "ensure_weight_tying": False, "eva_config": {"rho": 2.0}, "exclude_modules": None,
+           "init_lora_weights": True, "kasa_config": None, "layer_replication": None, "layers_pattern": None,
+           "layers_to_transform": None, "loftq_config": {}, "lora_bias": False, "lora_dropout": 0.1, "lora_ga_config": None,
+           "megatron_config": None, "megatron_core": "megatron.core", "modules_to_save": None, "monteclora_config": None,
+           "peft_version": "0.21.2", "qalora_group_size": 16, "rank_pattern": {}, "revision": None, "target_parameters": None,
+           "trainable_token_indices": None, "use_bdlora": None, "use_dora": False, "use_qalora": False,
+           "use_rslora": False, "velora_config": None}
 SHARD = 128  # elements of which a rank's shard of a bucket is a multiple
 
 
@@ -163,31 +172,79 @@ class Lora(Workspace):
             self.assertEqual(one.read(), two.read())
         with open(os.path.join(model, "tokenizer.json")) as one, open(self.path("again/tokenizer.json")) as two:
             self.assertEqual(one.read(), two.read())
-        refused = self.check(run("eval", base, "--adapter", base, "--data", self.text), CONFIG)
-        self.assert_one_line(refused, "was trained without adapters")
-        itself = self.check(run("eval", lent, "--adapter", lent, "--data", self.text), DATA)
-        self.assert_one_line(itself, "refers to weights in .*lent")
-        for change, message in [({"r": 0}, "r = 0 is no rank of 1 to 65536"), ({"r": 2**31}, "r = 2147483648 is no rank"), ({"r": 3}, "has no .*lora_A"),
-                                ({"use_dora": True}, "use_dora = true"), ({"use_rslora": True}, "use_rslora = true"),
-                                ({"rank_pattern": {"q_proj": 2}}, "rank_pattern = "), ({"modules_to_save": ["lm_head"]}, "modules_to_save = "),
-                                ({"bias": "all"}, 'bias = "all"'), ({"peft_type": "IA3"}, 'peft_type = "IA3"'), ({"lora_alpha": "x"}, 'lora_alpha = "x"'),
-                                (None, "cannot be read")]:
-            with open(os.path.join(folder, "adapter_config.json"), "r+") as file:
-                text = file.read()
-                file.seek(0)
-                file.write(json.dumps(json.loads(text) | change) if change else "[" * 1000)
-                file.truncate()
-            self.assert_one_line(self.check(run("eval", base, "--adapter", folder, "--data", self.text), DATA), message)
-            with open(os.path.join(folder, "adapter_config.json"), "w") as file:
-                file.write(text)
-        with open(os.path.join(folder, "adapter_model.safetensors"), "r+b") as file:
+        with open(os.path.join(folder, "adapter_config.json")) as file:
+            config = json.load(file)
+        whole_names = [f"model.layers.{block}.{name}" for block in range(2) for name in ["self_attn.q_proj", "mlp.down_proj"]]
+        for change in [OF_PEFT, {"init_lora_weights": False, "layers_to_transform": []}, {"init_lora_weights": "gaussian"},
+                       {"target_modules": ["down_proj", "q_proj", "lm_head"]}, {"target_modules": whole_names}]:
+            self.write_settings(folder, config | change)
+            self.assertEqual(self.evaluated(base, "--adapter", folder), loss)
+
+    @staticmethod
+    def write_settings(folder, settings):
+        with open(os.path.join(folder, "adapter_config.json"), "w") as file:
+            file.write(settings if isinstance(settings, str) else json.dumps(settings))
+
+    def refused(self, message, model, adapter, code=DATA):
+        """Nothing of an adapter may keep the program busy: it takes 0.1 s, and 5 s are time enough on a machine with other work."""
+        result = run("eval", model, *(["--adapter", adapter] if adapter else []), "--data", self.text, timeout=5)
+        self.assert_one_line(self.check(result, code), message)
+
+    def test_folders_that_are_refused(self):
+        self.train("other", "--lora.targets", "q_proj,down_proj", "--train.steps", "1")
+        base, folder, weights = self.run_folder("base"), self.path("hostile"), self.path("hostile/adapter_model.safetensors")
+        # Adapters are one file however small the shards of a model are to be.
+        self.check(run("export", self.run_folder("other"), "--output", folder, "--shard-gb", "0.000001"))
+        self.evaluated(base, "--adapter", folder)
+        with open(os.path.join(folder, "adapter_config.json")) as file:
+            config = json.load(file)
+        for key, value in [("r", 0), ("r", 2**31), ("lora_alpha", "x"), ("use_dora", True), ("use_rslora", True),
+                           ("rank_pattern", {"q_proj": 2}), ("modules_to_save", ["lm_head"]), ("bias", "all"), ("peft_type", "IA3"),
+                           ("init_lora_weights", "pissa"), ("init_lora_weights", "pissa_niter_4"), ("init_lora_weights", "olora"),
+                           ("kasa_config", {"beta": 1}), ("of_the_future", {"x": []}), ("of_the_future", 1), ("layers_to_transform", 0),
+                           ("layers_to_transform", [0, 1]), ("exclude_modules", "q_proj"), ("target_modules", 5),
+                           ("target_modules", None), ("target_modules", [5]), ("target_modules", ".*_proj"),
+                           ("target_modules", ["down_proj", "proj"])]:
+            self.write_settings(folder, config | {key: value})
+            shown = json.dumps(value, separators=(",", ":"))
+            self.refused("hostile/adapter_config.json: " + re.escape(f"{key} = {shown} "), base, folder)
+        self.write_settings(folder, config | {"target_modules": ["down_proj", "layers.0.self_attn.q_proj"]})
+        self.refused(r"leaves out model\.layers\.1\.self_attn\.q_proj, which has adapters in .*; add it", base, folder)
+        for settings, message in [({"r": RANK}, "has no peft_type"), (config | {"r": 3}, "has no .*lora_A"),
+                                  ("[" * 1000, "cannot be read")]:
+            self.write_settings(folder, settings)
+            self.refused(message, base, folder)
+        self.write_settings(folder, config)
+        with open(weights, "rb") as file:
             whole = file.read()
-            file.seek(0)
-            file.write(whole.replace(b"layers.0.self_attn.q_proj.lora_A", b"layers.9.self_attn.q_proj.lora_A"))
-        refused = self.check(run("eval", base, "--adapter", folder, "--data", self.text), DATA)
-        self.assert_one_line(refused, "tensor .*q_proj.* belongs to no adapter of this model")
-        os.truncate(os.path.join(folder, "adapter_model.safetensors"), 1000)
-        self.assert_one_line(self.check(run("eval", base, "--adapter", folder, "--data", self.text), DATA), "adapter_model.safetensors")
+        name = "layers.{}.self_attn.q_proj.lora_A"
+        for old, new, message in [(name.format(0).encode(), name.format(9).encode(), "tensor .*q_proj.* belongs to no adapter"),
+                                  (b'"shape":[4,32]', b'"shape":[32,4]', r"has no .*lora_A\.weight \[4, 32\]; it is for another model"),
+                                  (whole[1000:], b"", "adapter_model.safetensors")]:
+            self.assertIn(old, whole)
+            with open(weights, "wb") as file:
+                file.write(whole.replace(old, new))
+            self.refused(message, base, folder)
+        os.remove(weights)
+        os.mkdir(weights)
+        self.refused("hostile/adapter_model.safetensors: is a folder", base, folder)
+
+    def test_models_that_are_no_adapters(self):
+        base, model = self.run_folder("base"), self.path("no_adapters")
+        self.check(run("export", base, "--output", model))
+        self.refused("was trained without adapters; name a run with lora.rank above 0", base, base, CONFIG)
+        self.refused("is a whole model, without adapter_config.json; name", base, model, CONFIG)
+        # Runs that refer to themselves and to each other: adapters stand where their base was.
+        for name in ["left", "right", "itself"]:
+            shutil.copytree(base, self.run_folder(name + "_base"))
+            self.train(name, "--train.steps", "3", source=name + "_base")
+        for name, other in [("left", "right"), ("right", "left"), ("itself", "itself")]:
+            now, then = (self.run_folder(run + "/checkpoints/step-00000003") for run in [other, name + "_base"])
+            shutil.rmtree(then)
+            os.symlink(now, then)
+        for name, adapter in [("left", None), ("right", None), ("itself", None), ("left", "right"), ("right", "left"), ("itself", "itself")]:
+            self.refused("/(left|right|itself)/.* refers to weights in .*has no tensor param/wte", self.run_folder(name),
+                         adapter and self.run_folder(adapter))
 
     def test_what_it_does_not_go_with(self):
         for setting, value, ranks in [("optim.kind", "muon", 1), ("dist.tensor", "2", 2), ("dist.islands", "2", 2),

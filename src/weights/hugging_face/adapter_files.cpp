@@ -13,27 +13,77 @@ namespace tandem {
 
 namespace {
 
-// "attn.q" -> "self_attn.q_proj"
-std::string module_of(const std::string& layer, const ForeignNames& names) {
-  const std::string block = foreign_name("blocks.0.", names);
-  const std::string module = foreign_name("blocks.0." + layer + ".", names);
-  return module.substr(block.size(), module.size() - block.size() - 1);
+// "attn.q" -> "model.layers.0.self_attn.q_proj"
+std::string module_in(int64_t block, const std::string& layer, const ForeignNames& names) {
+  const std::string module = foreign_name(str("blocks.", block, ".", layer, "."), names);
+  return module.substr(0, module.size() - 1);
 }
 
-std::string weights_in(const std::string& folder) { return folder + "/adapter_model.safetensors"; }
+// "attn.q" -> "self_attn.q_proj"
+std::string module_of(const std::string& layer, const ForeignNames& names) {
+  return module_in(0, layer, names).substr(foreign_name("blocks.0.", names).size());
+}
 
-// What peft can do and adapters here cannot.
+std::string weights_in(const std::string& folder) {
+  const std::string path = folder + "/adapter_model.safetensors";
+  std::error_code ignored;  // opening the path tells more
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail_data(path, ": is a folder; peft keeps adapters in one file of this name");
+  }
+  return path;
+}
+
+// Refuses what peft can do and adapters here cannot, and keys that this program does not know.
 void require_plain(const JsonKeys& keys) {
-  keys.require("peft_type", {"LORA"}, "LORA");
-  keys.require("bias", {"none"}, "none");
-  for (const char* key : {"use_dora", "use_rslora", "use_qalora", "lora_bias"}) {
-    keys.require(key, {false}, "false");
+  // These change no result of trained adapters. Settings of initializations (eva_config) count only
+  // with init_lora_weights, whose values beside these change the weights of the base.
+  static const std::set<std::string> harmless = {"auto_mapping",      "base_model_name_or_path",
+                                                 "corda_config",      "eva_config",
+                                                 "fan_in_fan_out",    "inference_mode",
+                                                 "loftq_config",      "lora_alpha",
+                                                 "lora_dropout",      "lora_ga_config",
+                                                 "megatron_core",     "peft_version",
+                                                 "qalora_group_size", "r",
+                                                 "revision",          "target_modules",
+                                                 "task_type"};
+  static const std::map<std::string, std::set<Json>> known{
+      {"peft_type", {"LORA"}},
+      {"bias", {"none"}},
+      {"init_lora_weights", {true, "gaussian", "eva", "orthogonal", "mica"}}};
+  if (!keys.find("peft_type")) {
+    fail_data(keys.path(), R"(: has no peft_type; for LoRA adapters add "peft_type": "LORA")");
   }
-  for (const char* key :
-       {"rank_pattern", "alpha_pattern", "modules_to_save", "alora_invocation_tokens",
-        "trainable_token_indices", "layer_replication"}) {
-    keys.require(key, {Json::object(), Json::array()}, "none");
+  for (const auto& [key, value] : keys.json().items()) {
+    const auto values = known.find(key);
+    const bool is_known = values != known.end() && values->second.contains(value);
+    const bool is_off = value.empty() || value == Json(false);
+    if (!is_known && !is_off && !harmless.contains(key)) {
+      fail_data(keys.path(), ": ", visible(key).substr(0, 100), " = ", shown(value),
+                " is not in this program and may change results; merge these adapters in peft "
+                "(merge_and_unload), or remove the key if it changes nothing");
+    }
   }
+}
+
+// The modules that are named in full or by their last parts.
+std::set<std::string> target_modules(const JsonKeys& keys) {
+  const Json* names = keys.find("target_modules");
+  const auto is_text = [](const Json& name) { return name.is_string(); };
+  if (!names || !names->is_array() || !std::ranges::all_of(*names, is_text)) {
+    fail_data(keys.path(), ": target_modules = ", names ? shown(*names) : "null",
+              R"( is no list of modules; write one, such as ["q_proj", "v_proj"])");
+  }
+  return {names->begin(), names->end()};
+}
+
+bool is_named(std::string_view module, const std::set<std::string>& names) {
+  for (size_t dot = 0; dot != std::string_view::npos; module.remove_prefix(dot + 1)) {
+    if (names.contains(std::string(module))) {
+      return true;
+    }
+    dot = module.find('.');
+  }
+  return false;
 }
 
 }  // namespace
@@ -90,11 +140,7 @@ bool is_adapter_folder(const std::string& path) {
 
 LoraConfig adapter_settings(const std::string& folder, const ModelKind& kind) {
   const JsonKeys keys = JsonKeys::of(folder + "/adapter_config.json");
-  try {
-    require_plain(keys);
-  } catch (const Error& error) {
-    fail(ExitCode::kData, error.what());
-  }
+  require_plain(keys);
   const std::optional<TransformerConfig> sizes = kind.transformer();
   if (!sizes || !kind.foreign_names()) {
     fail_data(folder, ": adapters are for a gpt or llama");
@@ -109,11 +155,21 @@ LoraConfig adapter_settings(const std::string& folder, const ModelKind& kind) {
               " is no number of 0 to ", LoraConfig::kLargestAlpha);
   }
   LoraConfig settings{rank->get<int64_t>(), alpha->get<double>(), ""};
+  const std::set<std::string> targets = target_modules(keys);
   const SafetensorsReader file(weights_in(folder));
   const ForeignNames& names = *kind.foreign_names();
   for (const std::string& layer : sizes->adaptable()) {
-    if (file.find(adapter_name(str("blocks.0.", layer, kLoraA), names))) {
+    const bool is_there = file.find(adapter_name(str("blocks.0.", layer, kLoraA), names));
+    if (is_there) {
       settings.targets += (settings.targets.empty() ? "" : ",") + module_of(layer, names);
+    }
+    for (int64_t block = 0; is_there && block < sizes->layers; ++block) {
+      const std::string module = module_in(block, layer, names);
+      if (!is_named(module, targets)) {
+        fail_data(keys.path(), ": target_modules = ", shown(*keys.find("target_modules")),
+                  " leaves out ", module, ", which has adapters in ", file.path(),
+                  "; add it to the list");
+      }
     }
   }
   if (settings.targets.empty()) {

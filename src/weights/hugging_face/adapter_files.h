@@ -29,9 +29,10 @@ std::string adapter_name(const std::string& ours, const ForeignNames& names);
 bool is_adapter_folder(const std::string& path);  // has an adapter_config.json
 
 // The settings lora.* of peft's folder, for a model of this kind. The targets are the layers for
-// which its file has tensors. Error kData for settings of peft that change results and are missing
-// here: other methods (use_dora, use_rslora), ranks or scales of single layers, trained biases and
-// other trained modules; for a rank below 1 or above 65,536; and for files that cannot be read.
+// which its file has tensors. Error kData for settings that change results and are missing here,
+// such as other methods (use_dora), ranks of single layers and initializations that change the base
+// (PiSSA), and for any key that is neither known nor off; for target_modules that leave out tensors
+// of the file; for a rank below 1 or above 65,536; and for files that cannot be read.
 LoraConfig adapter_settings(const std::string& folder, const ModelKind& kind);
 
 // Serves a model's weights with the adapters of peft's folder. Functions throw Error(kData).

@@ -25,6 +25,7 @@ class JsonKeys {
   static JsonKeys of(const std::string& path);
 
   const std::string& path() const { return path_; }
+  const Json& json() const { return json_; }
   // nullptr where the key is left out.
   const Json* find(const std::string& key) const {
     const auto found = json_.find(key);

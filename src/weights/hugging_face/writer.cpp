@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -231,7 +232,9 @@ void write_adapters(const TensorSource& weights, Transformer& model, const Forei
       }
     }
   }
-  write_all(weights, tensors, options, folder);
+  ExportOptions one_file = options;  // peft reads no shards
+  one_file.shard_bytes = std::numeric_limits<int64_t>::max();
+  write_all(weights, tensors, one_file, folder);
   std::filesystem::rename(folder + "/model.safetensors", folder + "/adapter_model.safetensors");
   const LoraOptions& lora = model.config().lora;
   const Json config = {{"peft_type", "LORA"},

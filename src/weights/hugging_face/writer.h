@@ -25,8 +25,8 @@ void write_hugging_face(const TensorSource& weights, Transformer& model, const F
                         const ExportOptions& options, const std::string& folder);
 
 // Writes the adapters of the model, and nothing else of it, as peft reads them:
-// adapter_config.json and adapter_model.safetensors. `base`: the path of the model that they are
-// for, which its reader may replace.
+// adapter_config.json and adapter_model.safetensors, which is one file of any size. `base`: the
+// path of the model that they are for, which its reader may replace.
 void write_adapters(const TensorSource& weights, Transformer& model, const ForeignNames& names,
                     const ExportOptions& options, const std::string& base,
                     const std::string& folder);
