@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares adapters with peft's: ten steps of training, and the logits of what the program exports.
+"""Compares adapters with peft's: ten steps of training, and the logits of what the program exports and of what peft saved.
 
     check_adapters.py PATH_TO_TANDEM [unittest arguments]
 
@@ -8,6 +8,7 @@ Exit codes: 0 all agree, 1 something differs or cannot be installed, 77 a packag
 """
 import json
 import os
+import re
 import shutil
 import warnings
 
@@ -23,7 +24,7 @@ from check_hugging_face import ADAMW, BATCH, CONTEXT, LOGITS, SEED, STEPS, TRAIN
 from safetensors.torch import load_file
 
 import tandem_program
-from tandem_program import losses, run
+from tandem_program import DATA, losses, run
 
 RANK, ALPHA = 4, 8
 TOKENS = [(7 * i * i + 3 * i) % VOCAB for i in range(CONTEXT)]
@@ -143,6 +144,51 @@ class Adapters(check_hugging_face.HuggingFace):
                 self.assertEqual(before.keys(), after.keys())
                 adapted = {name.replace("lora_A.", "") for name in self.adapters(out) if "lora_A" in name}
                 self.assertEqual({"base_model.model." + name for name in before if before[name] != after[name]}, adapted)
+
+    def made_by_peft(self, kind, name, **settings):
+        """A folder that peft saves, with numbers in all adapters."""
+        torch.manual_seed(5)
+        config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, task_type="CAUSAL_LM", fan_in_fan_out=kind == "gpt",
+                                 **{"target_modules": "all-linear", **settings})
+        model = peft.get_peft_model(self.loaded(self.models[kind], torch.float32), config)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data.normal_(0, 0.1)
+        model.save_pretrained(self.path(name))
+        return self.path(name)
+
+    def loss(self, *model):
+        shown = self.check(run("eval", *model, "--data", self.data, "--device", "cpu", "--threads", 1)).stdout
+        return float(re.search(r"val_loss +(\S+)", shown)[1])
+
+    def test_adapters_that_peft_made(self):
+        for kind, layers in [("gpt", ["c_attn", "mlp.c_proj"]), ("llama", ["q_proj", "v_proj"])]:
+            for name, settings in {"all": {}, "two": {"target_modules": layers}, "gaussian": {"init_lora_weights": "gaussian"},
+                                   "orthogonal": {"init_lora_weights": "orthogonal", "lora_dropout": 0.1}}.items():
+                with self.subTest(kind, adapters=name):
+                    model, folder = self.models[kind], self.made_by_peft(kind, f"{kind}-{name}-of-peft", **settings)
+                    for to, options in [("-merged", ["--merge"]), ("-again", [])]:
+                        self.check(run("export", model, "--adapter", folder, "--output", folder + to, *options))
+                    want = self.logits_of_peft(kind, folder)
+                    logits = [self.f32("logits", path, *TOKENS).reshape(want.shape) for path in [folder + "-merged", model]]
+                    error, without = (np.abs(got - want).max() / np.abs(want).max() for got in logits)
+                    print(f"{kind}, {name} of peft: logits are off by {error:.1e} with the adapters, {without:.1e} without")
+                    self.assertLess(error, LOGITS)
+                    self.assertGreater(without, 100 * LOGITS)
+                    # Rounded sums of f32 on the way to a loss, which is printed with six decimals.
+                    self.assertAlmostEqual(self.loss(model, "--adapter", folder), self.loss(folder + "-merged"), delta=1e-5)
+                    theirs, again = self.adapters(folder), self.adapters(folder + "-again")
+                    self.assertEqual(theirs.keys(), again.keys())
+                    self.assertTrue(all(torch.equal(theirs[name], again[name]) for name in theirs))
+
+    def test_settings_of_peft_that_are_missing_here(self):
+        for key, value in [("init_lora_weights", "pissa"), ("init_lora_weights", "pissa_niter_2"), ("init_lora_weights", "olora"),
+                           ("layers_to_transform", [0, 2]), ("exclude_modules", ["v_proj"]), ("rank_pattern", {"q_proj": 2}),
+                           ("alpha_pattern", {"q_proj": 2}), ("use_rslora", True), ("use_dora", True), ("modules_to_save", ["lm_head"])]:
+            with self.subTest(key, value=value):
+                folder = self.made_by_peft("llama", f"missing-{key}-{value}", target_modules=["q_proj", "v_proj"], **{key: value})
+                refused = self.check(run("eval", self.models["llama"], "--adapter", folder, "--data", self.data), DATA)
+                self.assert_one_line(refused, f"adapter_config.json: {key} = .*is not in this program")
 
 
 if __name__ == "__main__":
