@@ -1,6 +1,7 @@
 #include "tests/step/device_job.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <ostream>
 
@@ -328,10 +329,11 @@ Outcome train(const Plan& plan, int steps) {
   std::vector<StepRecord::Copy> copies;
   const auto read = [&](const StepRecord::Copy& copy) {
     outcome.losses.push_back(job.loss_of(copy));
-    outcome.norms.push_back(copy.step_state().grad_norm);
+    const double norm = copy.step_state().grad_norm;
+    outcome.norms.push_back(std::isnan(norm) ? kInfinity : norm);
   };
   for (int step = 0; step < steps; ++step) {
-    job.step(step, false, plan.lr);
+    job.step(step, step == plan.poisoned_step, plan.lr);
     copies.push_back(job.record());
     if (step > 0) {
       read(copies[step - 1]);

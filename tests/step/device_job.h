@@ -38,6 +38,7 @@ struct Plan {
   double dropout = 0.1;             // of gpt and llama
   std::string optimizer = "adamw";  // adamw, sgd, momentum, muon
   double lr = 0.01;                 // of train()
+  int poisoned_step = -1;           // of train(), as in Job::step(); -1: none
   int node_size = 0;                // ranks a node; 0: all on one
   Sharing sharing = Sharing::kWorld;
   bool staged = false;        // GPU gradients through MPI
@@ -116,7 +117,7 @@ class Job {
 // of the plan must not change a bit.
 struct Outcome {
   std::vector<double> losses;   // mean over the global batch, by step
-  std::vector<double> norms;    // of the gradients, by step
+  std::vector<double> norms;    // of the gradients, by step; infinity in place of NaN
   std::vector<double> weights;  // all master weights
   std::vector<double> statistics;
   int64_t skipped = 0;

@@ -32,6 +32,7 @@ void expect_equal_bits(Plan plan, const std::vector<bool>& many_runs = {true, fa
     plan.bucket_bytes = many ? 2000 : 1 << 20;
     plan.offload_run = 0;
     const Outcome without = train(plan, kSteps);
+    EXPECT_EQ(without.skipped, plan.poisoned_step >= 0 ? 1 : 0);
     plan.offload_run = many ? 256 : 1 << 20;
     EXPECT_EQ(train(plan, kSteps), without);
   }
@@ -54,6 +55,18 @@ TEST_F(Offload, ChangesNoBitWithOtherMessages) {
   expect_equal_bits({.dtype = DType::kBf16, .wire = DType::kI8, .gather_int8 = true, .zero = 3},
                     {true});
   expect_equal_bits({.gather_int8 = true, .zero = 1, .overlap = false}, {true});
+}
+
+// What came to be updated by the refused step goes back as it was.
+TEST_F(Offload, ARefusedStepChangesNoBit) {
+  for (const char* optimizer : {"adamw", "momentum"}) {
+    expect_equal_bits({.dtype = DType::kFp16,
+                       .zero = 1,
+                       .micro_batch = small_micro_batch(),
+                       .optimizer = optimizer,
+                       .poisoned_step = 1},
+                      {true});
+  }
 }
 
 // With three blocks that are recomputed, one leaves the device.
