@@ -13,6 +13,8 @@ MUTANTS = [
     Mutant("an update does not wait for the verdict", UPDATE, "    work_.wait(compute_.record());", "    ;", SCHEDULES),
     Mutant("a block does not wait for the update of its values", VALUES,
            "  timeline_.wait(stream_, bucket.updated, Phase::kCopy);\n", "", SCHEDULES),
+    Mutant("gradients are written before an update has read them", STEP, "    store_->values.await_all();  // then", "    // then",
+           SCHEDULES),
     Mutant("values are gathered before they are updated", VALUES, "memory.updated.value_or(now)", "now", SCHEDULES),
     Mutant("a block's values are gathered before they are updated", VALUES,
            "        layout_.group(bucket).stream().wait(*memory.late);\n", "", SCHEDULES),

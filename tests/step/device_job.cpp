@@ -16,6 +16,7 @@
 #include "src/core/ignore_target.h"
 #include "src/device/copy.h"
 #include "src/device/cuda.h"
+#include "tests/step/two_heads.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
 
@@ -26,7 +27,10 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kContext = 5, kVocab = 11, kClasses = 5, kImage = 6 * 6 * 3;
 
-bool reads_text(const Plan& plan) { return plan.model != "resnet" && plan.model != "mlp"; }
+bool has_two_heads(const Plan& plan) { return plan.model == "two-heads"; }
+bool reads_text(const Plan& plan) {
+  return plan.model != "resnet" && plan.model != "mlp" && !has_two_heads(plan);
+}
 
 int64_t classes_of(const Plan& plan) {
   return plan.classes > 0 ? plan.classes : reads_text(plan) ? kVocab : kClasses;
@@ -44,6 +48,9 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
                                            .layers = 1,
                                            .width = 12,
                                            .classes = classes});
+  }
+  if (has_two_heads(plan)) {
+    return std::make_unique<TwoHeads>(kImage, classes);
   }
   const bool qwen = plan.model == "qwen", lora = plan.model == "lora";
   const bool llama = qwen || lora || plan.model == "llama";
@@ -113,6 +120,7 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .overlap = plan.overlap,
                     .zero = plan.zero,
                     .matrices = plan.optimizer == "muon",
+                    .unused_is_error = !has_two_heads(plan),
                     .dtype = plan.dtype,
                     .wire_dtype = plan.wire,
                     .gather_int8 = plan.gather_int8,

@@ -22,8 +22,9 @@ inline constexpr int kGlobalBatch = 12;  // divisible by 1 to 4 ranks
 int64_t small_micro_batch();
 
 struct Plan {
-  std::string model = "gpt";  // gpt, llama, qwen (all values of llama), lora, resnet, mlp
-  int64_t head_width = 8;     // of gpt and llama, which have 2 heads
+  // gpt, llama, qwen (all values of llama), lora, resnet, mlp, two-heads (which take turns)
+  std::string model = "gpt";
+  int64_t head_width = 8;  // of gpt and llama, which have 2 heads
   Device device = Device::kCpu;
   DType dtype = DType::kF32;
   DType wire = DType::kF32;

@@ -69,6 +69,14 @@ TEST_F(Offload, ARefusedStepChangesNoBit) {
   }
 }
 
+// No forward pass waits for the update of a head that its step leaves out. That head's gradients
+// become zero in backward, and the update must have read them by then.
+TEST_F(Offload, OfABlockThatAStepLeavesOutChangesNoBit) {
+  for (const int zero : {0, 1}) {
+    expect_equal_bits({.model = "two-heads", .zero = zero}, {true});
+  }
+}
+
 // With three blocks that are recomputed, one leaves the device.
 TEST_F(Offload, OfBlockInputsChangesNoBit) {
   Plan plan{.device = Device::kCuda,
