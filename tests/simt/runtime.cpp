@@ -56,6 +56,8 @@ void copy_async(RuntimeLock& lock, void* to, const void* from, size_t bytes, cud
   }
   if (to_device && !from_device) {
     simt::counters().bytes_to_device += static_cast<int64_t>(bytes);
+  } else if (from_device && !to_device) {
+    simt::counters().bytes_to_host += static_cast<int64_t>(bytes);
   }
   // CUDA stages pageable memory before the call returns; pinned memory is read when the copy runs.
   std::vector<std::byte> staged;

@@ -119,6 +119,7 @@ struct Counters {
   int64_t nccl_buffers = 0;        // that communicators have for themselves
   int64_t pageable_copies = 0;     // between the device and host memory that is not pinned
   int64_t bytes_to_device = 0;     // that are copied from the host
+  int64_t bytes_to_host = 0;       // that are copied from the device
 };
 Counters& counters();
 

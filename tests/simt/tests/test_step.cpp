@@ -84,6 +84,43 @@ TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
   check_steps(plan);
 }
 
+// Masters and two moments, in f32 the moments alone: of this rank's share of the padded parameters.
+TEST(Step, OffloadCopiesItsShareOfTheStateEachWay) {
+  struct Copied {
+    int64_t parameters = 0, counted = 0, to_device = 0, to_host = 0;
+  };
+  const auto copied_in_a_step = [](const Plan& plan) {
+    Job job(plan);
+    StepRecord::Copy record;
+    cost_of_step(job, 0, record);
+    const int64_t before = job.training().offloaded_bytes();
+    const simt::Counters counters = cost_of_step(job, 1, record).finished;
+    Copied copied{.counted = job.training().offloaded_bytes() - before,
+                  .to_device = counters.bytes_to_device,
+                  .to_host = counters.bytes_to_host};
+    const ModelLayout& layout = job.training().store().layout;
+    for (int64_t i = 0; i < layout.buckets(); ++i) {
+      copied.parameters += layout.bucket(i).range.count();
+    }
+    return copied;
+  };
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    for (const int zero : {0, 1, 3}) {
+      SCOPED_TRACE(str(name_of(dtype), ", stage ", zero));
+      Plan plan{.device = Device::kCuda, .dtype = dtype, .zero = zero};
+      const Copied none = copied_in_a_step(plan);
+      plan.offload_run = 256;
+      const Copied offloaded = copied_in_a_step(plan);
+      const int64_t shards = zero == 0 ? 1 : test_world().size();
+      const int64_t bytes = (dtype == DType::kF32 ? 8 : 12) * none.parameters / shards;
+      EXPECT_EQ(none.counted, 0);
+      EXPECT_EQ(offloaded.counted, bytes);
+      EXPECT_EQ(offloaded.to_device - none.to_device, bytes);
+      EXPECT_EQ(offloaded.to_host - none.to_host, bytes);
+    }
+  }
+}
+
 using Launches = std::vector<std::string>;
 
 // The launches of the host in a step: before the first micro-step, and in each micro-step.
