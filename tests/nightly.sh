@@ -29,7 +29,7 @@ for job in "tests/run.sh -L nightly" "tests/run.sh --asan" "tests/run.sh --tsan"
     "tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_CRASH_NO_FOLDER_RENAMES=1 tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_chats.py build/tandem" \
-    "tests/interop/check_tokenizers.py build/tandem_tokenizer" tests/fuzz/run.sh tests/mutants/run.py; do
+    "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_tokenizers.py build/tandem_tokenizer" tests/fuzz/run.sh tests/mutants/run.py; do
   echo "nightly: $job"
   $job || failed+=("$job")
 done
