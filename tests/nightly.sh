@@ -23,6 +23,7 @@ for job in "tests/run.sh -L nightly" "tests/run.sh --asan" "tests/run.sh --tsan"
     "env TANDEM_FLIGHT_KILLS=200 TANDEM_HANGS_LONG=1 tests/trace/test_hangs.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_hugging_face.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_adapters.py build/tandem" \
+    "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_muon.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_choices.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_export.py build/tandem" \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_openai.py build/tandem" "tests/serve/check_hostile.py build/tandem" \
