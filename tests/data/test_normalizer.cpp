@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "src/core/error.h"
 #include "src/data/bpe/normalizer.h"
 
 namespace tandem::testing {
@@ -35,6 +36,32 @@ TEST(Normalizer, StepsInOrder) {
   EXPECT_EQ(steps.normalize("", &storage), "");
   const std::string_view text = "e\u0301";
   EXPECT_EQ(Normalizer("null", "test").normalize(text, &storage).data(), text.data());
+}
+
+// Sixty bytes for each, five times over, would be 777 million.
+TEST(Normalizer, GrowthHasALimit) {
+  const std::string step =
+      R"({"type":"Replace","pattern":{"String":"e"},"content":")" + std::string(60, 'e') + "\"}";
+  const auto normalized = [&](const std::string& steps, const std::string& text) {
+    std::string storage;
+    const std::string json = R"({"type":"Sequence","normalizers":[)" + steps + "]}";
+    return Normalizer(json, "file: normalizer").normalize(text, &storage).size();
+  };
+  const std::string text(700, 'e');
+  EXPECT_EQ(normalized(step, text), 42000);
+  const std::string prepend = R"({"type":"Prepend","prepend":")" + std::string(2000, 'a') + "\"}";
+  const std::string steps = step + "," + step + "," + step + "," + step + "," + step;
+  for (const auto& [wrong, of, said] :
+       {std::tuple(steps, text, "file: normalizer makes over 45824 bytes of a text of 700"),
+        std::tuple(prepend, std::string("e"), "makes over 1088 bytes of a text of 1")}) {
+    try {
+      normalized(wrong, of);
+      ADD_FAILURE() << said;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      EXPECT_NE(std::string(error.what()).find(said), std::string::npos) << error.what();
+    }
+  }
 }
 
 // Long texts are normalised in blocks; an accent that follows its letter there belongs to it.

@@ -119,6 +119,20 @@ class Tokenizers(TokenizerTest):
                 self.assertEqual(done.returncode, 3, done.stdout)
                 self.assertRegex(done.stderr, f"^{self.folder}/tokenizer.json.*({said}).*\n$")
 
+    def test_a_normalizer_that_grows_without_measure_is_an_error(self):
+        step = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 60}
+        tokenizer = {**self.plain, "normalizer": {"type": "Sequence", "normalizers": [step] * 8}}
+        done = self.encode(tokenizer, ["e" * 700])  # 1e17 bytes
+        self.assertEqual(done.returncode, 3, done.stdout)
+        said = "normalizer makes over 45824 bytes of a text of 700; shorten what it inserts"
+        self.assertRegex(done.stderr, f"^{self.folder}/tokenizer.json: {said}\n$")
+        nested = step
+        for depth in range(40):
+            nested = {"type": "Sequence", "normalizers": [nested]}
+            done = self.encode({**self.plain, "normalizer": nested}, ["a"])
+            self.assertEqual(done.returncode, 0 if depth < 30 else 3, done.stderr)
+        self.assertRegex(done.stderr, f"^{self.folder}/tokenizer.json: nested too deeply\n$")
+
     def test_an_expression_that_takes_too_long_is_an_error(self):
         tokenizer = copy.deepcopy(self.plain)
         tokenizer["pre_tokenizer"] = split(r"(a+)+\d")

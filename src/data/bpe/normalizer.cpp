@@ -14,8 +14,9 @@ namespace tandem {
 
 namespace {
 
-constexpr size_t kBlock = 1 << 20;  // bytes; ICU counts in 32 bits
-constexpr int kMostNested = 8;
+constexpr size_t kBlock = 1 << 20;   // bytes; ICU counts in 32 bits
+constexpr size_t kMostGrowth = 64;   // eight spaces for a tab, three bytes for a space: 24
+constexpr size_t kMostAdded = 1024;  // bytes beside that
 
 }  // namespace
 
@@ -44,51 +45,56 @@ std::string_view in_normal_form_c(std::string_view text, std::string* storage) {
 }
 
 std::string with_replaced(std::string_view text, std::string_view replaced,
-                          std::string_view content) {
+                          std::string_view content, size_t most) {
   std::string result;
-  for (size_t found; (found = text.find(replaced)) != text.npos;) {
+  for (size_t found; result.size() <= most && (found = text.find(replaced)) != text.npos;) {
     result.append(text.substr(0, found)).append(content);
     text.remove_prefix(found + replaced.size());
   }
   return result.append(text);
 }
 
-Normalizer::Normalizer(std::string_view json, const std::string& place) {
+Normalizer::Normalizer(std::string_view json, const std::string& place) : place_(place) {
   if (json != "null") {
-    read(nlohmann::json::parse(json, nullptr, false), 0, place);
+    read(parse_object(json, place));
   }
 }
 
-void Normalizer::read(const nlohmann::json& json, int depth, const std::string& place) {
-  const std::string type = string_field(json, "type", place);
+void Normalizer::read(const nlohmann::json& json) {
+  const std::string type = string_field(json, "type", place_);
   const nlohmann::json& pattern = field_or_null(json, "pattern");
-  if (type == "Sequence" && depth < kMostNested) {
-    for (const nlohmann::json& part : array_field(json, "normalizers", place)) {
-      read(part, depth + 1, place);
+  if (type == "Sequence") {
+    for (const nlohmann::json& part : array_field(json, "normalizers", place_)) {
+      read(part);
     }
   } else if (type == "NFC") {
     steps_.push_back({Step::kNfc, "", ""});
   } else if (type == "Prepend") {
-    steps_.push_back({Step::kPrepend, "", string_field(json, "prepend", place)});
+    steps_.push_back({Step::kPrepend, "", string_field(json, "prepend", place_)});
   } else if (type == "Replace" && field_or_null(pattern, "String") != "") {
-    steps_.push_back({Step::kReplace, string_field(pattern, "String", place),
-                      string_field(json, "content", place)});
+    steps_.push_back({Step::kReplace, string_field(pattern, "String", place_),
+                      string_field(json, "content", place_)});
   } else {
-    fail_data(place, ": ", type,
+    fail_data(place_, ": ", type,
               " is not supported; NFC, Prepend, Replace of a text and Sequence are");
   }
 }
 
 std::string_view Normalizer::normalize(std::string_view text, std::string* storage) const {
+  const size_t bytes = text.size(), most = kMostGrowth * bytes + kMostAdded;
   for (const Step& step : steps_) {
     std::string changed;
     if (step.kind == Step::kNfc && in_normal_form_c(text, &changed).data() == text.data()) {
       continue;
     }
     if (step.kind == Step::kReplace) {
-      changed = with_replaced(text, step.replaced, step.content);
+      changed = with_replaced(text, step.replaced, step.content, most);
     } else if (step.kind == Step::kPrepend && !text.empty()) {
       changed = step.content + std::string(text);
+    }
+    if (changed.size() > most) {
+      fail_data(place_, " makes over ", most, " bytes of a text of ", bytes,
+                "; shorten what it inserts");
     }
     *storage = std::move(changed);
     text = *storage;

@@ -13,9 +13,10 @@ namespace tandem {
 // and an accent as one. It stands in `storage`, or is the text itself where nothing changes.
 std::string_view in_normal_form_c(std::string_view text, std::string* storage);
 
-// The text with `content` for each `replaced`, which is not empty, from left to right.
+// The text with `content` for each `replaced`, which is not empty, from left to right. What is
+// longer than `most` bytes may be left unfinished.
 std::string with_replaced(std::string_view text, std::string_view replaced,
-                          std::string_view content);
+                          std::string_view content, size_t most = SIZE_MAX);
 
 class Normalizer {
  public:
@@ -23,7 +24,8 @@ class Normalizer {
   // beginning with `place`, and naming what is not supported.
   Normalizer(std::string_view json, const std::string& place);
 
-  // Valid UTF-8 after all steps. It stands in `storage`, or is the text itself without any.
+  // Valid UTF-8 after all steps. It stands in `storage`, or is the text itself without any. Throws
+  // kData where it grows without measure.
   std::string_view normalize(std::string_view text, std::string* storage) const;
 
  private:
@@ -31,8 +33,9 @@ class Normalizer {
     enum { kNfc, kPrepend, kReplace } kind;
     std::string replaced, content;
   };
-  void read(const nlohmann::json& json, int depth, const std::string& place);
+  void read(const nlohmann::json& json);
 
+  std::string place_;
   std::vector<Step> steps_;
 };
 
