@@ -35,6 +35,9 @@ std::vector<std::string> apply_imported(Options& options, const std::string& fol
   append(problems, options.apply(imported));
   return problems;
 } catch (const Error& error) {
+  if (error.code() != ExitCode::kConfig) {
+    throw;
+  }
   return {error.what()};
 }
 

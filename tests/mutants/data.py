@@ -106,6 +106,8 @@ MUTANTS = [
            "role == \"system\" ? messages.empty()", "role == \"system\" ? true", ["interop.chats"]),
     Mutant("tokenizer: the space at the beginning of a text stays", "src/data/tokenizer.cpp",
            "strips_space() && text", "false && text", ["interop.tokenizers", "data.sentence_pieces"]),
+    Mutant("bpe: a normalizer may make a text grow without measure", "src/data/bpe/normalizer.cpp",
+           "if (changed.size() > most) {", "if (false) {", ["data.normalizer"]),
     Mutant("bpe: a block of a long text ends between a letter and its accent", "src/data/bpe/normalizer.cpp",
            "static_cast<uint8_t>(text[end]) >= 0x80", "false", ["data.normalizer"]),
     Mutant("bpe: text may become a special token", "src/data/bpe/bpe_tokenizer.cpp",

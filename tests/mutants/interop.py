@@ -22,6 +22,8 @@ MUTANTS = [
     Mutant("biases of Llama are overlooked", "src/weights/hugging_face/settings.cpp",
            'family.reads_attention_bias ? keys_', "false ? keys_",
            ["weights.hugging_face_settings"]),
+    Mutant("no setting of config.json is checked", "src/weights/hugging_face/settings.cpp",
+           "if (problems.empty()) {", "if (true) {", ["weights.hugging_face_settings"]),
     Mutant("a null window of Mistral is its default", "src/weights/hugging_face/settings.cpp",
            '!keys_.is_null("sliding_window")', "true", ["weights.hugging_face_settings"]),
     Mutant("windows of some layers are those of all", "src/weights/hugging_face/settings.cpp",

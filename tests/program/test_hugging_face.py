@@ -136,6 +136,10 @@ class HuggingFace(Workspace):
         for command in [["inspect", folder], ["eval", "--checkpoint", folder, "--data", self.bytes],
                         ["generate", "--checkpoint", folder, "--tokenizer", self.bytes]]:
             self.assert_one_line(self.check(run(*command), CONFIG), 'activation_function = "relu"')
+        folder = self.make("odd", {**LLAMA, "head_dim": 7})
+        for result in [self.start("odd", "odd", code=DATA), self.start("odd", "odd", code=DATA, ranks=2),
+                       self.check(run("inspect", folder), DATA)]:
+            self.assert_one_line(result, f"{folder}/config.json: head_dim = 7 must be even")
         os.remove(os.path.join(self.make("empty", GPT2), "model.safetensors"))
         self.assert_one_line(self.start("empty", "empty", code=DATA, ranks=2), "empty")
 

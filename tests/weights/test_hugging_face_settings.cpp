@@ -91,6 +91,8 @@ TEST_F(HuggingFaceSettings, WindowsOfTheFamily) {
   expect("Qwen2ForCausalLM", used + R"(, "max_window_layers": 1)", "0");  // of one layer
   expect("Qwen2ForCausalLM", used + R"(, "layer_types": ["sliding_attention"])", "9");
   expect("Qwen2ForCausalLM", used + R"(, "layer_types": ["full_attention"])", "0");
+  expect("Qwen2ForCausalLM", R"(, "layer_types": ["full_attention"])", "0");
+  expect("Qwen2ForCausalLM", R"(, "sliding_window": null, "use_sliding_window": true)", "0");
 }
 
 // The published models have as many parameters as their publishers say.
@@ -237,17 +239,15 @@ TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {
         Case{kGpt2, "\"n_inner\": null", R"("quantization_config": {"bits": 4})",
              "quantization_config = {\"bits\":4}"},
         Case{kGpt2, "\"n_layer\": 2,", "", "has no n_layer"},
-        Case{kGpt2, "\"n_head\": 2", "\"n_head\": 4",
-             "model.width = 6 is not divisible by model.heads = 4"},
         Case{kLlama, "{\"arch", R"({"mlp_bias": true, "arch)", "mlp_bias = true"},
         Case{kLlama, "{\"arch", R"({"hidden_act": "gelu", "arch)", "hidden_act = \"gelu\""},
         Case{kLlama, "{\"arch", R"({"sliding_window": 9, "arch)", "sliding_window = 9"},
-        Case{kQwen2, "true", R"(true, "layer_types": ["full_attention", "sliding_attention"])",
-             "layer_types = [\"full_attention\",\"sliding_attention\"]"},
-        Case{kQwen2, "true", R"(true, "layer_types": ["chunked_attention"])", "layer_types"},
-        Case{kQwen2, "true", R"(true, "layer_types": "x")", "layer_types = \"x\""},
+        Case{kQwen2, "1,", R"(2, "layer_types": ["full_attention", "sliding_attention"],)",
+             "layer_types = [\"full_attention\",\"sliding_attention\"] is not in this program"},
+        Case{family("MistralForCausalLM"), "1,", R"(1, "layer_types": ["full_attention"],)",
+             "layer_types = [\"full_attention\"] is not in this program"},
         Case{kQwen2, "1,", R"(2, "max_window_layers": 1,)", "max_window_layers = 1"},
-        Case{kQwen2, "true", "true", "use_sliding_window needs max_window_layers"},
+        Case{kQwen2, "true", "true", "has no max_window_layers"},
         Case{kLlama, "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
              "rope_type = \"yarn\""},
         Case{kLlama, "\"factor\": 32.0,", "", "has no factor"},
@@ -256,18 +256,73 @@ TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {
     write_config(c.config, c.from, c.to);
     expect_error(ExitCode::kConfig, c.part, [&] { hugging_face_config(path_); });
   }
-  for (const Case& c :
-       {Case{kGpt2, "\"n_embd\": 6", "\"n_embd\": \"x\"",
-             "n_embd = \"x\" is not a positive whole number"},
-        Case{kLlama, "{\"arch", R"({"head_dim": 0, "arch)",
-             "head_dim = 0 is not a positive whole number"},
-        Case{family("MistralForCausalLM"), "]", R"(], "sliding_window": -1)",
-             "sliding_window = -1 is not a positive whole number"},
-        Case{kLlama, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
-             "num_attention_heads = 4 is no multiple of num_key_value_heads = 3"}}) {
-    write_config(c.config, c.from, c.to);
-    expect_error(ExitCode::kData, c.part, [&] { hugging_face_config(path_); });
+}
+
+// What no program takes is said in the words of config.json.
+TEST_F(HuggingFaceSettings, WrongValuesAreErrors) {
+  struct Case {
+    const char *from, *to, *said;
+  };
+  const auto expect = [&](const std::string& config, std::initializer_list<Case> cases) {
+    for (const Case& c : cases) {
+      write_config(config, c.from, c.to);
+      expect_error(ExitCode::kData, path_ + "/config.json: " + c.said,
+                   [&] { hugging_face_settings(path_); });
+    }
+  };
+  expect(kGpt2,
+         {{"\"n_embd\": 6", R"("n_embd": "x")", "n_embd = \"x\" must be a whole number from 1"},
+          {"\"n_head\": 2", "\"n_head\": 4", "n_embd = 6 is not divisible by n_head = 4"},
+          {"\"n_inner\": null", "\"n_inner\": 0", "n_inner = 0 must be"},
+          {"9,", "-9,", "n_positions = -9 must be"}});
+  const char* const kHeads = "\"num_attention_heads\": 4, \"num_key_value_heads\": 2";
+  const char* const kLayers = "\"num_hidden_layers\": 1";
+  expect(
+      kLlama,
+      {{"{", "{\"head_dim\": 0, ", "head_dim = 0 must be a whole number from 1"},
+       {"{", "{\"head_dim\": 7, ", "head_dim = 7 must be even"},
+       {"{", "{\"head_dim\": 1073741824, ", "head_dim = 1073741824 must be a whole number in [0, "},
+       {kHeads, "\"num_attention_heads\": 5",
+        "hidden_size = 8 is not divisible by num_attention_heads = 5"},
+       {kHeads, "\"num_attention_heads\": 8", "hidden_size / num_attention_heads = 1 must be even"},
+       {"heads\": 2", "heads\": 3",
+        "num_attention_heads = 4 is not divisible by num_key_value_heads = 3"},
+       {kLayers, "\"num_hidden_layers\": 0", "num_hidden_layers = 0 must be"},
+       {kLayers, "\"num_hidden_layers\": -1", "num_hidden_layers = -1 must be"},
+       {kLayers, "\"num_hidden_layers\": 10001", "num_hidden_layers = 10001 must be"},
+       {"size\": 7", "size\": -5", "vocab_size = -5 must be"},
+       {"size\": 7", "size\": \"7\"", "vocab_size = \"7\" must be"},
+       {"size\": 5", "size\": 0", "intermediate_size = 0 must be"},
+       {"1e-6", "-1", "rms_norm_eps = -1 must be a number in [1e-12, 1]"},
+       {"1e-6", "\"1e-6\"", "rms_norm_eps = \"1e-6\" must be a number"},
+       {"{", "{\"attention_bias\": \"maybe\", ",
+        "attention_bias = \"maybe\" must be true or false"},
+       {"{", "{\"tie_word_embeddings\": 1, ", "tie_word_embeddings = 1 must be true or false"},
+       {"\"factor\": 32.0", "\"factor\": -1", "factor = -1 must be a number in [1, "},
+       {"factor\": 4.0", "factor\": 1.0", "high_freq_factor = 1 must be above low_freq_factor = 1"},
+       {"{", R"({"layer_types": ["sliding_attention"], )",
+        "layer_types = [\"sliding_attention\"]"}});
+  expect(family("MistralForCausalLM", ", \"sliding_window\": -1"),
+         {{"", "", "sliding_window = -1 must be a whole number from 1"}});
+  for (const char* name : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    const char* const kUnused = "layer_types = [\"sliding_attention\"] must be full_attention";
+    expect(family(name),
+           {{"]", R"(], "use_sliding_window": "yes")", "use_sliding_window = \"yes\" must be true"},
+            {"]", R"(], "use_sliding_window": 1)", "use_sliding_window = 1 must be true or false"},
+            {"]", R"(], "sliding_window": -4)", "sliding_window = -4 must be"},
+            {"]", R"(], "layer_types": [])", "layer_types = [] must be full_attention or sliding_"},
+            {"]", R"(], "layer_types": "x")", "layer_types = \"x\" must be full_attention or"},
+            {"]", R"(], "layer_types": ["full_attention", "full_attention"])", "layer_types = [\""},
+            {"]", R"(], "layer_types": ["linear_attention"])", "layer_types = [\"linear_attention"},
+            {"]", R"(], "layer_types": ["sliding_attention"])", kUnused}});
+    expect(family(name, R"(, "use_sliding_window": true)"),
+           {{"]", R"(], "layer_types": ["chunked_attention"])", "layer_types = [\"chunked_"},
+            {"]", R"(], "sliding_window": null, "layer_types": ["sliding_attention"])", kUnused},
+            {"]", R"(], "max_window_layers": -1)", "max_window_layers = -1 must be"}});
   }
+}
+
+TEST_F(HuggingFaceSettings, FilesThatAreNoObjectsAreErrors) {
   write("config.json", "{");
   expect_error(ExitCode::kData, "config.json: cannot be read", [&] { hugging_face_config(path_); });
   write("config.json", "[]");

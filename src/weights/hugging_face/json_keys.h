@@ -35,13 +35,30 @@ class JsonKeys {
     const auto found = json_.find(key);
     return found != json_.end() && found->is_null();
   }
-  // The value as text of a setting; `otherwise` where it is left out.
-  std::string text(const std::string& key, const std::string& otherwise = "") const {
+  // Error kConfig where the key is left out.
+  const Json& at(const std::string& key) const {
     const Json* value = find(key);
-    if (!value && otherwise.empty()) {
+    if (!value) {
       fail(ExitCode::kConfig, str(path_, ": has no ", key));
     }
-    return !value ? otherwise : value->is_string() ? value->get<std::string>() : shown(*value);
+    return *value;
+  }
+  // The value, a flag or a number as `otherwise` is, as text of a setting; `otherwise` where it is
+  // left out.
+  std::string text(const std::string& key, const std::string& otherwise = "") const {
+    const Json* value = otherwise.empty() ? &at(key) : find(key);
+    const bool is_flag = otherwise == "true" || otherwise == "false";
+    if (value && !(is_flag ? value->is_boolean() : value->is_number())) {
+      wrong(key, is_flag ? "true or false" : "a number");
+    }
+    return value ? shown(*value) : otherwise;
+  }
+  int64_t positive(const std::string& key) const {
+    const Json& value = at(key);
+    if (!value.is_number_unsigned() || value > kLargest || value == 0) {
+      wrong(key, str("a whole number from 1 to ", kLargest));
+    }
+    return value.get<int64_t>();
   }
   // The object of a key; an empty one where it is left out.
   JsonKeys object(const std::string& key) const {
@@ -55,6 +72,10 @@ class JsonKeys {
     return std::ranges::any_of(json_, [](const Json& value) { return value.is_object(); });
   }
 
+  // For values that no program takes.
+  [[noreturn]] void wrong(const std::string& key, const std::string& allowed) const {
+    fail(ExitCode::kData, str(path_, ": ", key, " = ", shown(at(key)), " must be ", allowed));
+  }
   [[noreturn]] void refuse(const std::string& key, const std::string& known) const {
     fail(ExitCode::kConfig, str(path_, ": ", key, " = ", shown(json_.at(key)),
                                 " is not in this program, which has ", known));
@@ -69,6 +90,8 @@ class JsonKeys {
   }
 
  private:
+  static constexpr int64_t kLargest = int64_t{1} << 30;  // no product of two overflows
+
   std::string path_;
   Json json_;
 };

@@ -11,10 +11,8 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 30;  // no product of two overflows
-
 // A key of config.json, our setting, and what transformers takes where the key is left out; without
-// that, the key must be there.
+// that, the key must be there, with a positive whole number.
 struct Key {
   const char *theirs, *ours, *otherwise = "";
 };
@@ -53,33 +51,55 @@ class Translation {
  public:
   explicit Translation(const JsonKeys& keys) : keys_(keys) {}
 
-  void set(const std::string& setting, const std::string& value) {
+  // `theirs`: the key that decides the value.
+  void set(const std::string& setting, const std::string& value, const std::string& theirs = "") {
     settings_.push_back({setting, value, keys_.path()});
+    theirs_.emplace_back(theirs);
+  }
+  void set_number(const std::string& setting, const JsonKeys& keys, const std::string& theirs) {
+    set(setting, keys.text(theirs), theirs);
   }
   void set_all(std::span<const Key> table) {
     for (const auto& [theirs, ours, otherwise] : table) {
-      set(ours, keys_.text(theirs, otherwise));
+      const bool is_size = *otherwise == 0;
+      set(ours, is_size ? str(keys_.positive(theirs)) : keys_.text(theirs, otherwise), theirs);
     }
   }
   void set_gpt2();
   void set_llama(const LlamaFamily& family);
-  std::vector<Assignment> take() { return std::move(settings_); }
+  // Error kData in their words where no model has these values.
+  std::vector<Assignment> checked() const;
 
  private:
   void set_rope();
+  std::string layer_type() const;
   int64_t window(Windows windows) const;
-  int64_t positive(const std::string& key) const {
-    const Json* value = keys_.find(key);
-    if (!value || !value->is_number_unsigned() || *value > kLargest || *value == 0) {
-      fail(ExitCode::kData, str(keys_.path(), ": ", key, value ? " = " + shown(*value) : "",
-                                " is not a positive whole number"));
-    }
-    return value->get<int64_t>();
-  }
 
   const JsonKeys& keys_;
   std::vector<Assignment> settings_;
+  std::vector<std::string> theirs_;  // for each of settings_
 };
+
+std::vector<Assignment> Translation::checked() const {
+  Config config;
+  Options options("");
+  config.bind(options);
+  std::vector<std::string> problems = options.apply(settings_);
+  for (const std::string& problem : config.model->problems()) {
+    problems.push_back(keys_.path() + ": " + problem);
+  }
+  if (problems.empty()) {
+    return settings_;
+  }
+  std::string problem = problems[0].substr(keys_.path().size());
+  for (size_t i = 0; i < settings_.size(); ++i) {
+    const size_t at = theirs_[i].empty() ? problem.npos : problem.find(settings_[i].key);
+    if (at != problem.npos) {
+      problem.replace(at, settings_[i].key.size(), theirs_[i]);
+    }
+  }
+  fail(ExitCode::kData, keys_.path() + problem);
+}
 
 void Translation::set_gpt2() {
   keys_.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "gelu_new");
@@ -89,7 +109,8 @@ void Translation::set_gpt2() {
   set("model.kind", "gpt");
   set_all(kGpt2Keys);
   set("model.ffn_width",
-      keys_.find("n_inner") ? keys_.text("n_inner") : str(4 * positive("n_embd")));
+      str(keys_.find("n_inner") ? keys_.positive("n_inner") : 4 * keys_.positive("n_embd")),
+      "n_inner");
 }
 
 void Translation::set_llama(const LlamaFamily& family) {
@@ -98,24 +119,41 @@ void Translation::set_llama(const LlamaFamily& family) {
   keys_.require("partial_rotary_factor", {1.0}, "1");
   set("model.kind", "llama");
   set_all(kLlamaKeys);
-  const int64_t heads = positive("num_attention_heads");
-  const int64_t kv_heads = keys_.find("num_key_value_heads")      ? positive("num_key_value_heads")
-                           : keys_.is_null("num_key_value_heads") ? heads
-                                                                  : family.kv_heads.value_or(heads);
-  if (heads % kv_heads != 0) {
-    fail(ExitCode::kData, str(keys_.path(), ": num_attention_heads = ", heads,
-                              " is no multiple of num_key_value_heads = ", kv_heads));
-  }
-  set("model.kv_heads", str(kv_heads));
-  int64_t head_width = keys_.is_null("head_dim") ? 0 : family.head_width.value_or(0);
-  head_width = keys_.find("head_dim") ? positive("head_dim") : head_width;
-  set("model.head_width", str(head_width * heads == positive("hidden_size") ? 0 : head_width));
+  const int64_t heads = keys_.positive("num_attention_heads");
+  const auto given_or = [&](const char* key, std::optional<int64_t> left_out, int64_t null) {
+    return keys_.find(key)      ? keys_.positive(key)
+           : keys_.is_null(key) ? null
+                                : left_out.value_or(null);
+  };
+  const char* const kKvHeads = "num_key_value_heads";
+  set("model.kv_heads", str(given_or(kKvHeads, family.kv_heads, heads)), kKvHeads);
+  const int64_t head_width = given_or("head_dim", family.head_width, 0);
+  const bool is_usual = head_width * heads == keys_.positive("hidden_size");
+  set("model.head_width", str(is_usual ? 0 : head_width), "head_dim");
   set("model.qkv_bias", family.has_qkv_bias ? "true" : "false");
   set("model.qk_norm", family.has_qk_norm ? "true" : "false");
-  set("model.sliding_window", str(window(family.windows)));
+  set("model.sliding_window", str(window(family.windows)), "sliding_window");
   set("model.attention_bias",
       family.reads_attention_bias ? keys_.text("attention_bias", "false") : "false");
   set_rope();
+}
+
+// What layer_types says of all layers; nothing where it is left out.
+std::string Translation::layer_type() const {
+  const Json* types = keys_.find("layer_types");
+  if (!types) {
+    return "";
+  }
+  const auto count = [&](const char* type) { return std::ranges::count(*types, type); };
+  const int64_t layers = keys_.positive("num_hidden_layers"), full = count("full_attention");
+  if (!types->is_array() || std::ssize(*types) != layers ||
+      full + count("sliding_attention") != layers) {
+    keys_.wrong("layer_types",
+                str("full_attention or sliding_attention for each of ", layers, " layers"));
+  }
+  keys_.require("layer_types", {Json(std::vector(types->size(), types->front()))},
+                "one kind of layer in a model");
+  return types->front();
 }
 
 // The sliding window of all layers; 0: none. In transformers it is 4096 where the key is left out,
@@ -123,34 +161,32 @@ void Translation::set_llama(const LlamaFamily& family) {
 int64_t Translation::window(Windows windows) const {
   if (windows == Windows::kNever) {
     keys_.require("sliding_window", {}, "no window");
+  } else if (windows == Windows::kUnlessNull) {
+    keys_.require("layer_types", {}, "the window of all layers");
+  }
+  const bool may_be_used = windows == Windows::kIfUsed
+                               ? keys_.text("use_sliding_window", "false") == "true"
+                               : windows == Windows::kUnlessNull;
+  const bool is_used = may_be_used && !keys_.is_null("sliding_window");
+  const int64_t size = keys_.find("sliding_window") ? keys_.positive("sliding_window") : 4096;
+  const std::string type = layer_type();
+  if (type == "sliding_attention" && !is_used) {
+    keys_.wrong("layer_types", "full_attention where no window is used");
+  }
+  if (!is_used || type == "full_attention") {
     return 0;
   }
-  const Json* types = keys_.find("layer_types");
-  if (types && (!types->is_array() || types->empty() ||
-                std::ranges::count(*types, types->front()) != std::ssize(*types))) {
-    keys_.refuse("layer_types", "one kind of layer in a model");
-  }
-  const Json* used = keys_.find("use_sliding_window");
-  const bool is_used =
-      windows == Windows::kIfUsed ? used && *used == true : !keys_.is_null("sliding_window");
-  if (!is_used || (types && types->front() == "full_attention")) {
-    return 0;
-  }
-  if (types && types->front() != "sliding_attention") {
-    keys_.refuse("layer_types", "full_attention and sliding_attention");
-  }
-  if (windows == Windows::kIfUsed && !types) {
-    const Json* first = keys_.find("max_window_layers");
-    if (!first || !first->is_number_unsigned()) {
-      fail(ExitCode::kConfig,
-           str(keys_.path(), ": use_sliding_window needs max_window_layers, a number"));
+  if (windows == Windows::kIfUsed && type.empty()) {
+    const Json& first = keys_.at("max_window_layers");
+    if (!first.is_number_unsigned()) {
+      keys_.wrong("max_window_layers", "a whole number");
     }
-    if (*first >= positive("num_hidden_layers")) {
+    if (first >= keys_.positive("num_hidden_layers")) {
       return 0;
     }
     keys_.require("max_window_layers", {0}, "one kind of layer in a model");
   }
-  return keys_.find("sliding_window") ? positive("sliding_window") : 4096;
+  return size;
 }
 
 // transformers 5 writes rope_parameters; 4 writes rope_theta, and rope_scaling where there is one.
@@ -162,18 +198,19 @@ void Translation::set_rope() {
     keys_.refuse(name, "the same for all layers");
   }
   rope.require("partial_rotary_factor", {1.0}, "1");
-  set("model.rope_theta", rope.text("rope_theta", keys_.text("rope_theta", "10000")));
+  const std::string theta = keys_.text("rope_theta", "10000");
+  set("model.rope_theta", rope.text("rope_theta", theta), "rope_theta");
   const std::string type_key = rope.find("rope_type") ? "rope_type" : "type";
   rope.require(type_key, {"default", "linear", "llama3"}, "default, linear and llama3");
-  const std::string type = rope.text(type_key, "default");
+  const std::string type = rope.find(type_key) ? rope.at(type_key) : Json("default");
   set("model.rope_scaling", type == "default" ? "none" : type);
   if (type != "default") {
-    set("model.rope_factor", rope.text("factor"));
+    set_number("model.rope_factor", rope, "factor");
   }
   if (type == "llama3") {
-    set("model.rope_low_freq_factor", rope.text("low_freq_factor"));
-    set("model.rope_high_freq_factor", rope.text("high_freq_factor"));
-    set("model.rope_original_context", rope.text("original_max_position_embeddings"));
+    set_number("model.rope_low_freq_factor", rope, "low_freq_factor");
+    set_number("model.rope_high_freq_factor", rope, "high_freq_factor");
+    set_number("model.rope_original_context", rope, "original_max_position_embeddings");
   }
 }
 
@@ -228,7 +265,7 @@ std::vector<Assignment> hugging_face_settings(const std::string& folder) {
   const Architecture& architecture = architecture_of(keys);
   keys.require("quantization_config", {}, "weights of F32, F16 and BF16");
   architecture.llama ? translation.set_llama(*architecture.llama) : translation.set_gpt2();
-  return translation.take();
+  return translation.checked();
 }
 
 Config hugging_face_config(const std::string& folder) {
@@ -242,7 +279,6 @@ Config hugging_face_config(const std::string& folder) {
   Options options("");
   config.bind(options);
   fail_if_any(options.apply(hugging_face_settings(folder)));
-  fail_if_any(config.model->problems());
   return config;
 }
 

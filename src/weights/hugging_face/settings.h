@@ -19,13 +19,12 @@ bool is_hugging_face(const std::string& path);
 //
 // Error kConfig with key and value for what our models lack: another architecture or activation,
 // biases in a gated feed-forward network, layers of different kinds, quantised weights, other
-// scalings of rotary frequencies. Error kData if the file cannot be read, and for sizes that are
-// not positive or do not fit together.
+// scalings of rotary frequencies. Error kData if the file cannot be read, and with key and value
+// for what is wrong in any program, such as sizes that do not fit together.
 std::vector<Assignment> hugging_face_settings(const std::string& folder);
 
 // The default settings with those of hugging_face_settings(), and as train.precision the type of
-// the weights (`dtype`, or `torch_dtype`). Error kConfig as there, and for values that our models
-// do not have.
+// the weights (`dtype`, or `torch_dtype`). Errors as there.
 Config hugging_face_config(const std::string& folder);
 
 // Tokens that end a text: eos_token_id of generation_config.json, or else of config.json. Error
