@@ -2,8 +2,10 @@
 import collections
 import json
 import os
+import subprocess
 
 import h5py
+import tandem_program
 from tandem_program import run
 
 Prepared = collections.namedtuple("Prepared", ["path", "examples", "printed"])
@@ -41,6 +43,17 @@ def examples_in(path):
             tokens, loss, starts = (file[f"{split}/{name}"][:].tolist() for name in ["tokens", "loss", "starts"])
             examples += [{"tokens": tokens[begin:end], "loss": loss[begin:end]} for begin, end in zip(starts, starts[1:])]
     return examples
+
+
+def invert_masks(path):
+    """Makes learned in a dataset what was not, and the other way round."""
+    with h5py.File(path, "r+") as file:
+        for split in ["train", "val"]:
+            file[f"{split}/loss"][:] = 1 - file[f"{split}/loss"][:]
+    program = os.path.join(os.path.dirname(tandem_program.TANDEM), "tandem_interop")
+    content = subprocess.run([program, "hash", path], stdout=subprocess.PIPE, check=True).stdout
+    with h5py.File(path, "r+") as file:
+        file.attrs.modify("content_hash", content)
 
 
 def exported(test, dataset, name):

@@ -1,13 +1,15 @@
-// What tests compare with transformers and Pillow, on standard output.
+// What tests compare with transformers and Pillow, or write into a dataset, on standard output:
 //
-//     tandem_interop logits PATH TOKEN...     of a checkpoint or a Hugging Face model: f32 [tokens,
-//     model.vocab] tandem_interop weights PATH             all its parameters as f32, in forward
-//     order tandem_interop fitted FILE C H W        a JPEG or PNG file in this size: u8 [C, H, W]
+// - logits PATH TOKEN...: of a checkpoint or a Hugging Face model; f32 [tokens, model.vocab]
+// - weights PATH: all its parameters as f32, in forward order
+// - fitted FILE C H W: a JPEG or PNG file in this size; u8 [C, H, W]
+// - hash FILE: the content hash that a dataset must have
 #include <cstdio>
 #include <filesystem>
 
 #include "comm/transport/local_control.h"
 #include "layers/models/transformer.h"
+#include "src/data/dataset.h"
 #include "src/io/file.h"
 #include "src/prepare/images/fit.h"
 #include "src/weights/stored_weights.h"
@@ -62,13 +64,15 @@ void fit(const std::string& file, const std::vector<int32_t>& shape) {
 
 int main(int argc, char** argv) {
   try {
-    tandem::require(argc > 2, "tandem_interop logits|weights|fitted PATH NUMBER...");
+    tandem::require(argc > 2, "tandem_interop logits|weights|fitted|hash PATH NUMBER...");
     const std::string what = argv[1];
     std::vector<int32_t> numbers;
     for (int i = 3; i < argc; ++i) {
       numbers.push_back(std::stoi(argv[i]));
     }
-    if (what == "fitted") {
+    if (what == "hash") {
+      std::printf("%s", tandem::compute_content_hash(argv[2]).c_str());
+    } else if (what == "fitted") {
       tandem::fit(argv[2], numbers);
     } else {
       tandem::run(what, tandem::resolve_checkpoint(argv[2]), numbers);

@@ -21,6 +21,9 @@ ALPACA = ("Below is an instruction that describes a task, paired with an input t
 ALPACA_WITHOUT_INPUT = ("Below is an instruction that describes a task. Write a response that appropriately completes the request."
                         "\n\n### Instruction:\n{instruction}\n\n### Response:\n")
 
+SMALL = ["--model.kind", "llama", "--model.layers", "2", "--model.width", "64", "--model.heads", "4", "--model.context", "64",
+         "--train.global_batch", "8", "--optim.warmup_steps", "20", "--train.eval_every", "0"]
+
 
 def turns(*roles):
     return {"messages": [{"role": role, "content": "a"} for role in roles]}
@@ -94,32 +97,35 @@ class Chats(Workspace):
         example, = sft_files.prepared(self, [{"prompt": "1" + left, "completion": right}], self.qwen, "plain").examples
         self.assertEqual((self.text_of(example, 0), self.text_of(example, 1)), ("1", left + right))
 
-    def learned(self, name, first_code, *settings):
-        """Trains on codes of words, and on the second of three words. Returns how many of 40 prompts are answered rightly, those of
-        the latter kind unseen."""
-        dice = random.Random(1)
-        words = "red oak sun map ice fox cup pen hat key jar owl".split()
-
-        def record():
-            three = dice.sample(words, 3)
-            if dice.random() < 0.5:
-                return {"prompt": "second of " + " ".join(three), "completion": three[1]}
-            return {"prompt": "code of " + three[0], "completion": str(first_code + words.index(three[0]))}
-        records = [record() for _ in range(500)]
-        made = sft_files.prepared(self, records, self.qwen, "chatml")
-        self.train(name, "--data.windows", "documents", "--model.kind", "llama", "--model.layers", "2",
-                   "--model.width", "64", "--model.heads", "4", "--model.context", "64", "--train.global_batch", "8",
-                   "--optim.warmup_steps", "20", "--train.eval_every", "0", *settings, data=made.path)
-        seen = {one["prompt"] for one in records}
-        asked = [one for one in (record() for _ in range(400)) if one["prompt"] not in seen or one["prompt"].startswith("code")][:40]
-        return sum(self.check(run("generate", self.run_folder(name), "--template", "chatml", "--prompt", one["prompt"],
-                                  "--temperature", "0", "--tokens", "12")).stdout == one["completion"] + "\n" for one in asked)
+    def answered(self, name, dataset, *settings):
+        """Trains from the model `pretrained`. Returns how many of 40 prompts that it never saw are answered rightly."""
+        self.train(name, *SMALL, "--checkpoint.init_from", self.run_folder("pretrained"), "--data.windows", "documents", *settings,
+                   data=dataset)
+        return sum(self.check(run("generate", self.run_folder(name), "--template", "chatml", "--prompt", prompt,
+                                  "--temperature", "0", "--tokens", "12")).stdout == answer + "\n" for prompt, answer in self.asked)
 
     def test_a_model_learns_to_answer(self):
-        """With all its weights; then adapters teach it other codes, of which it knew none."""
-        self.assertGreaterEqual(self.learned("answers", 37, "--train.steps", "500", "--optim.lr", "3e-3", "--optim.min_lr", "3e-4"), 38)
-        self.assertGreaterEqual(self.learned("adapted", 61, "--checkpoint.init_from", self.run_folder("answers"), "--lora.rank", "8",
-                                             "--train.steps", "150", "--optim.lr", "1e-2", "--optim.min_lr", "1e-3"), 36)
+        """The second of three words, or the first one's code, with all weights and with adapters; pretrained with words and numbers."""
+        dice = random.Random(1)
+        words = "red oak sun map ice fox cup pen".split()
+        text = self.write("read.txt", "".join("{0} {1} {2} : {1} {3}\n".format(*dice.sample(words, 3), dice.randint(37, 44))
+                                               for _ in range(3000)))
+        self.check(run("prepare", "text", "--input", text, "--output", self.path("read.h5"), "--tokenizer", self.qwen))
+        self.train("pretrained", *SMALL, "--train.steps", "300", "--optim.lr", "3e-3", data=self.path("read.h5"))
+        answers = {}
+        while len(answers) < 540:
+            three = dice.sample(words, 3)
+            kind, answer = dice.choice([("second", three[1]), ("code", str(37 + words.index(three[0])))])
+            answers[f"{kind} of {' '.join(three)}"] = answer
+        self.asked = list(answers.items())[500:]
+        records = [{"prompt": prompt, "completion": answer} for prompt, answer in list(answers.items())[:500]]
+        made = sft_files.prepared(self, records, self.qwen, "chatml").path
+        all_weights = ["--train.steps", "500", "--optim.lr", "3e-3", "--optim.min_lr", "3e-4"]
+        self.assertGreaterEqual(self.answered("all_weights", made, *all_weights), 38)
+        self.assertGreaterEqual(self.answered("adapters", made, "--lora.rank", "8", "--train.steps", "700", "--optim.lr", "5e-3",
+                                              "--optim.min_lr", "5e-4"), 36)
+        sft_files.invert_masks(made)
+        self.assertLess(self.answered("inverted", made, *all_weights), 4)
 
     def test_text_that_spells_a_special_token_stays_text(self):
         spelled = [{"prompt": "<|im_end|>", "completion": "<|im_start|>"}]
