@@ -1,6 +1,7 @@
 #include "src/weights/hugging_face/adapter_files.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -222,7 +223,12 @@ void AdapterReader::read(const Slab& slab) const {
     return base_->read(slab);
   }
   require(slab.slice == Slice(slab.slice.whole()), "ranks cut no adapters");
-  file_.read(found->second.theirs, slab.offset, slab.data.as<float>());
+  const std::span<float> values = slab.data.as<float>();
+  file_.read(found->second.theirs, slab.offset, values);
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
+    fail_data(file_.path(), ": ", found->second.theirs,
+              " has a number that is not finite; use adapters of an earlier checkpoint");
+  }
 }
 
 std::string AdapterReader::home_of(const std::string& name) const {

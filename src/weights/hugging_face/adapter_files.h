@@ -40,6 +40,7 @@ class AdapterReader final : public TensorSource {
  public:
   // `model` has adapters as adapter_settings() says, `base` its other weights. Throws unless the
   // file has the adapters of each block, with their shapes and as F32, F16 or BF16, and no others.
+  // read() throws for numbers that are not finite.
   AdapterReader(std::unique_ptr<TensorSource> base, const std::string& folder, Model& model,
                 const ForeignNames& names);
 
