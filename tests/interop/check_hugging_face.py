@@ -32,6 +32,7 @@ from sample_order import sample, window_start, windows
 from tandem_program import Workspace, losses, run, words
 
 CONTEXT, VOCAB, STEPS, SEED, BATCH = 48, 260, 10, 11, 6  # bytes have 256 tokens
+TOKENS = [(7 * i * i + 3 * i) % VOCAB for i in range(CONTEXT)]
 SIZES = {"gpt": dict(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=48, n_layer=3, n_head=4),
          "llama": dict(vocab_size=VOCAB, max_position_embeddings=CONTEXT, hidden_size=64, intermediate_size=88,
                        num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2)}
@@ -136,15 +137,19 @@ class HuggingFace(Workspace):
     def loaded(folder, dtype=torch.float64):
         return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
+    def logits(self, folder):
+        with torch.no_grad():
+            return self.loaded(folder)(torch.tensor([TOKENS])).logits[0].numpy()
+
+    def compare_logits(self, name, got, want):
+        error = np.abs(got.reshape(want.shape) - want).max() / np.abs(want).max()
+        print(f"{name}: logits are off by {error:.1e} of the largest, {np.abs(want).max():.2f}")
+        self.assertLess(error, LOGITS)
+
     def test_logits(self):
-        tokens = [(7 * i * i + 3 * i) % VOCAB for i in range(CONTEXT)]
         for name, folder in self.models.items():
-            with self.subTest(name), torch.no_grad():
-                want = self.loaded(folder)(torch.tensor([tokens])).logits[0].numpy()
-                got = self.f32("logits", folder, *tokens).reshape(want.shape)
-                error = np.abs(got - want).max() / np.abs(want).max()
-                print(f"{name}: logits are off by {error:.1e} of the largest, {np.abs(want).max():.2f}")
-                self.assertLess(error, LOGITS)
+            with self.subTest(name):
+                self.compare_logits(name, self.f32("logits", folder, *TOKENS), self.logits(folder))
 
     def test_generation(self):
         """The likeliest tokens, one after the other, with cached keys and values; never one that no byte has."""
@@ -171,7 +176,7 @@ class HuggingFace(Workspace):
         return {prefix + name: tensor for name, tensor in found.items() if not name.endswith(".attn.bias")}
 
     def test_import_then_export(self):
-        """Every tensor has the same bytes; a step without learning comes between."""
+        """Every tensor has the same bytes, and transformers computes the same; a step without learning comes between."""
         for name, folder in self.models.items():
             with self.subTest(name):
                 want, out = self.tensors(folder), self.path(name + "-out")
@@ -185,6 +190,7 @@ class HuggingFace(Workspace):
                 self.assertEqual(got.keys(), want.keys())
                 for tensor in want:
                     self.assertTrue(torch.equal(got[tensor], want[tensor]) and got[tensor].dtype == want[tensor].dtype, tensor)
+                self.compare_logits(name + " exported", self.logits(out), self.logits(folder))
 
     def test_shards_were_made(self):
         for name in self.models:
