@@ -156,11 +156,12 @@ def ids_of(tokenizer, texts):
 
 
 def decoded(tokenizer, texts):
-    """At most 5,000 texts of tokens; none of ByteLevel, which reads letters of added tokens as bytes."""
-    texts = [] if isinstance(tokenizer.decoder, decoders.ByteLevel) else texts[:5000]
+    """At most 5,000 texts of tokens; None for those with added tokens whose letters ByteLevel reads as bytes."""
     tokenizer.encode_special_tokens = True
-    return [tokenizer.decode(encoding.ids, skip_special_tokens=False)
-            for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    letters = isinstance(tokenizer.decoder, decoders.ByteLevel) and {
+        number for number, token in tokenizer.get_added_tokens_decoder().items() if not token.content.isascii()}
+    return [None if letters and letters & set(encoding.ids) else tokenizer.decode(encoding.ids, skip_special_tokens=False)
+            for encoding in tokenizer.encode_batch(texts[:5000], add_special_tokens=False)]
 
 
 def all_tokenizers(texts, size):
