@@ -84,40 +84,76 @@ TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
   check_steps(plan);
 }
 
-// Masters and two moments, in f32 the moments alone: of this rank's share of the padded parameters.
-TEST(Step, OffloadCopiesItsShareOfTheStateEachWay) {
-  struct Copied {
-    int64_t parameters = 0, counted = 0, to_device = 0, to_host = 0;
-  };
-  const auto copied_in_a_step = [](const Plan& plan) {
-    Job job(plan);
-    StepRecord::Copy record;
-    cost_of_step(job, 0, record);
-    const int64_t before = job.training().offloaded_bytes();
-    const simt::Counters counters = cost_of_step(job, 1, record).finished;
-    Copied copied{.counted = job.training().offloaded_bytes() - before,
-                  .to_device = counters.bytes_to_device,
-                  .to_host = counters.bytes_to_host};
-    const ModelLayout& layout = job.training().store().layout;
-    for (int64_t i = 0; i < layout.buckets(); ++i) {
-      copied.parameters += layout.bucket(i).range.count();
-    }
-    return copied;
-  };
+// What train.offload changes in a step.
+struct Moved {
+  int64_t counted = 0, to_device = 0, to_host = 0;  // bytes
+  int64_t peak = 0;  // without the optimizer's table of shards, which one kernel for all needs
+  int64_t parameters = 0, longest = 0;  // elements, padded: of the model, of a shard
+};
+
+Moved moved_in_a_step(const Plan& plan) {
+  Job job(plan);
+  StepRecord::Copy record;
+  cost_of_step(job, 0, record);
+  const int64_t before = job.training().offloaded_bytes();
+  const simt::Counters counters = cost_of_step(job, 1, record).finished;
+  const Memory& memory = job.memory();
+  Moved moved{.counted = job.training().offloaded_bytes() - before,
+              .to_device = counters.bytes_to_device,
+              .to_host = counters.bytes_to_host,
+              .peak = memory.total().peak_bytes - memory.use(MemoryClass::kWorkspace).peak_bytes};
+  const ModelLayout& layout = job.training().store().layout;
+  for (int64_t i = 0; i < layout.buckets(); ++i) {
+    moved.parameters += layout.bucket(i).range.count();
+  }
+  for (const Shard& shard : job.training().store().shards.all()) {
+    moved.longest = std::max(moved.longest, shard.value.elements());
+  }
+  return moved;
+}
+
+// Masters and two moments, in f32 the moments alone: of this rank's share of the parameters. On the
+// device there are three windows instead.
+TEST(Step, OffloadMovesItsShareOfTheStateEachWay) {
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     for (const int zero : {0, 1, 3}) {
       SCOPED_TRACE(str(name_of(dtype), ", stage ", zero));
       Plan plan{.device = Device::kCuda, .dtype = dtype, .zero = zero};
-      const Copied none = copied_in_a_step(plan);
+      const Moved none = moved_in_a_step(plan);
       plan.offload_run = 256;
-      const Copied offloaded = copied_in_a_step(plan);
+      const Moved offloaded = moved_in_a_step(plan);
+      const int64_t element = dtype == DType::kF32 ? 8 : 12;
       const int64_t shards = zero == 0 ? 1 : test_world().size();
-      const int64_t bytes = (dtype == DType::kF32 ? 8 : 12) * none.parameters / shards;
+      const int64_t bytes = element * none.parameters / shards;
       EXPECT_EQ(none.counted, 0);
       EXPECT_EQ(offloaded.counted, bytes);
       EXPECT_EQ(offloaded.to_device - none.to_device, bytes);
       EXPECT_EQ(offloaded.to_host - none.to_host, bytes);
+      EXPECT_EQ(none.peak - offloaded.peak, bytes - 3 * element * offloaded.longest);
     }
+  }
+}
+
+// Recomputed blocks keep the tokens and the inputs of six layers. The newest never leaves, and the
+// one before it need not come back. These two are held at the head, whose many logits make the
+// peak. With few logits the peak is where a layer is differentiated, and a third is held.
+TEST(Step, InputsOfBlocksLeaveButForTheNewest) {
+  for (const bool many_logits : {false, true}) {
+    Plan plan{.device = Device::kCuda,
+              .dtype = DType::kBf16,
+              .recompute = true,
+              .layers = 6,
+              .classes = many_logits ? 1000 : 0};
+    const Moved none = moved_in_a_step(plan);
+    plan.parks_inputs = true;
+    const Moved parked = moved_in_a_step(plan);
+    const int64_t positions = kGlobalBatch / test_world().size() * 5;
+    const int64_t tokens = positions * 4, input = positions * 2 * plan.head_width * 2;
+    EXPECT_EQ(parked.counted, tokens + 4 * input);
+    EXPECT_EQ(parked.to_device - none.to_device, tokens + 4 * input);
+    EXPECT_EQ(parked.to_host - none.to_host, tokens + 5 * input);
+    const int64_t held = (input + 63) / 64 * 64;  // memory is aligned
+    EXPECT_EQ(none.peak - parked.peak, (many_logits ? 4 : 3) * held);
   }
 }
 
