@@ -7,14 +7,18 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
 import tandem_program  # noqa: E402
-from tandem_program import CONFIG, NUMERICAL, STOPPED, Workspace, metrics, run  # noqa: E402
+from tandem_program import CONFIG, NUMERICAL, STOPPED, Workspace, losses, metrics, run  # noqa: E402
 
 SGD = ["--optim.kind", "sgd", "--optim.momentum", 0, "--optim.weight_decay", 0, "--optim.clip_norm", 0]
 EVERY_4 = ["--dist.sync_every", 4, "--checkpoint.every_steps", 8, "--checkpoint.keep", 9]
+STILL = ["--optim.lr", 0, "--optim.min_lr", 0, "--optim.outer_lr", 0]
 SHARDED = ["--dist.zero", 1]
 
 
@@ -55,6 +59,30 @@ class Islands(Workspace):
                 self.assert_same_bits(name, again)
                 self.assertEqual(self.step_bytes(name), self.step_bytes(again))
 
+    def last_step(self, name):
+        try:
+            return max(losses(self.run_folder(name)), default=0)
+        except FileNotFoundError:  # not yet there
+            return 0
+
+    def test_a_killed_run_resumes_to_the_same_bits(self):
+        # The exchange that begins after step 300 takes effect after step 399.
+        settings = ["--dist.islands", 2, "--dist.sync_every", 100, "--dist.sync_delay", 99, *SHARDED, "--checkpoint.every_steps", 200,
+                    "--train.steps", 500]
+        self.train("undisturbed", *settings, ranks=4)
+        command = ["mpirun", "-np", "4", tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
+                   "--run.name", "killed", *tandem_program.TINY, *map(str, settings)]
+        job = subprocess.Popen(command, env=tandem_program.MPI_ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while self.last_step("killed") <= 300:
+            self.assertIsNone(job.poll())
+            time.sleep(0.001)
+        for rank in self.processes_of("killed"):
+            os.kill(rank, signal.SIGKILL)
+        job.wait()
+        self.assertLess(self.last_step("killed"), 399)
+        self.assertIn("at step 200 of 500", self.train("killed", *settings, ranks=4).stdout)
+        self.assert_same_bits("undisturbed", "killed")
+
     def test_exact_sums_leave_the_number_of_ranks_of_an_island_open(self):
         exact = ["--dist.islands", 2, "--dist.reduce", "exact", "--train.micro_batch", 1, *EVERY_4]
         self.train("two-ranks", *exact, ranks=2)
@@ -75,6 +103,22 @@ class Islands(Workspace):
                 # The rate is low at the end, so that little changes. Only the state of another run would give another loss.
                 self.train(name, "--dist.islands", islands, *settings, *more, "--train.steps", 24, ranks=ranks)
                 self.assertLess(abs(metrics(self.run_folder(name))[-1]["val_loss"] / before - 1), 0.05)
+
+    def test_other_islands_begin_with_what_was_saved(self):
+        self.train("saved", "--dist.islands", 4, *EVERY_4, ranks=4)
+        # Rates are zero, and clipped gradients are lost beside moments. These decay alike on any number of islands.
+        still = [*EVERY_4, *STILL, "--optim.clip_norm", 1e-38, "--train.steps", 24]
+        kept = {name: content for name, content in self.tensors("saved").items() if name.startswith("param/")}
+        loaded = {}
+        for islands, ranks, more in (4, 4, []), (2, 4, SHARDED), (1, 2, []):
+            shutil.copytree(self.run_folder("saved"), self.run_folder(f"still-{islands}"))
+            self.train(f"still-{islands}", "--dist.islands", islands, *still, *more, ranks=ranks)
+            loaded[islands] = self.tensors(f"still-{islands}")
+        self.assertEqual(loaded[4], {**loaded[4], **kept})
+        decayed = [content for name, (_, content) in loaded[4].items() if name not in kept]
+        self.assertEqual(len(set(decayed)), len(decayed))  # arrays of zeros would be alike
+        self.assertEqual(loaded[2], loaded[4])
+        self.assertEqual(loaded[1], {name: content for name, content in loaded[4].items() if not name.startswith("optim/outer_m/")})
 
     def test_bytes_are_those_of_the_formula_and_of_the_estimate(self):
         for wire, share in ("f32", 1), ("bf16", 0.5), ("int8", 0.2578125):
@@ -110,6 +154,17 @@ class Islands(Workspace):
         self.assertEqual([line["step"] for line in lines if "drift" in line], [5, 10, 15, 20])
         self.assertTrue(all(0 < line["drift"] < 1 for line in lines if "drift" in line))
         self.assertEqual([len(line["own_ms"]) for line in lines], [2 if line["step"] % 5 == 0 else 1 for line in lines])
+
+    def test_the_loss_is_that_of_the_first_island_until_they_meet(self):
+        # Without learning, one rank with an island's share of the batch takes the islands' samples one after the other.
+        # An island has 64 targets, so that their mean loss is not rounded.
+        self.train("in-turn", *STILL, "--train.global_batch", 4, "--train.steps", 40)
+        self.train("at-once", *STILL, "--train.global_batch", 8, "--dist.islands", 2, "--dist.sync_every", 5, ranks=2)
+        in_turn = losses(self.run_folder("in-turn"))
+        for step, loss in losses(self.run_folder("at-once")).items():
+            first, second = in_turn[2 * step - 1], in_turn[2 * step]
+            self.assertNotEqual(first, second)
+            self.assertEqual(loss, first if step % 5 else (first + second) / 2, step)
 
     def test_a_request_to_stop_waits_for_the_islands_to_meet(self):
         stop = self.path("stop")
