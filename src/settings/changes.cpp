@@ -12,6 +12,12 @@ bool is_fixed(const std::string& key) {
          key == "train.global_batch" || key == "optim.kind";
 }
 
+// SGD keeps a momentum for each weight, but none where optim.momentum is 0.
+bool changes_state(const Config& now, const Assignment& before, const Assignment& after) {
+  return before.key == "optim.momentum" && now.optim.kind.name() == "sgd" &&
+         (before.value == "0") != (after.value == "0");
+}
+
 std::vector<Assignment> all_of(const Config& config) {
   return parse_ini(config.ini_text(), "settings");
 }
@@ -45,7 +51,8 @@ std::string changed_settings(const Config& then, const Config& now,
                              const std::vector<std::string>& except) {
   std::string changes;
   for_each_change(then, now, [&](const Assignment& before, const Assignment& after) {
-    if (is_fixed(before.key) && std::ranges::count(except, before.key) == 0) {
+    if ((is_fixed(before.key) || changes_state(now, before, after)) &&
+        std::ranges::count(except, before.key) == 0) {
       changes += str("\n  was ", before.key, " = ", before.value, ", now ", after.value);
     }
   });

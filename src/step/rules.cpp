@@ -41,7 +41,7 @@ void bind_adamw(Options& o, AdamWOptions& adamw) {
 }
 
 void bind_muon(Options& o, MuonOptions& muon) {
-  o.add("optim.momentum", muon.momentum, "of Muon's matrices", 0, 0.999999);
+  o.add("optim.momentum", muon.momentum, "of Muon's matrices, 0.95 unless given", 0, 0.999999);
   bind_adamw(o, muon.adamw);
 }
 

@@ -61,6 +61,11 @@ class Resuming(Life):
                 refused = self.small(name, *settings, *more, code=CONFIG)
                 self.assert_one_line(refused, "with other settings")
                 self.assertEqual(re.findall("^  (was .*)$", refused.stderr, re.MULTILINE), [said])
+        for then, now in [("0", "0.9"), ("0.9", "0")]:
+            sgd = ["--optim.kind", "sgd", "--optim.momentum"]
+            self.small(f"sgd-{then}", *sgd, then, "--train.steps", "5")
+            refused = self.small(f"sgd-{then}", *sgd, now, code=CONFIG)
+            self.assertEqual(re.findall("^  (was .*)$", refused.stderr, re.MULTILINE), [f"was optim.momentum = {then}, now {now}"])
         # A new run may take the weights over.
         self.small("begun", "--optim.kind", "sgd", "--train.global_batch", "24", "--checkpoint.init_from", self.run_folder("fixed"))
 
