@@ -242,7 +242,7 @@ TEST(DocumentsAttention, EachIsWhatItIsAlone) {
 TEST(DocumentsAttention, OneOfARowChangesNoBit) {
   const Tensor positions = positions_of({2, {kLength}});
   for_each_device([&](Device device) {
-    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    for (const DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
       for (const int64_t width : {64, 96, 128}) {
         const HeadLayout layout{.heads = 2, .kv_heads = 1, .width = width};
         const Tensor qkv =

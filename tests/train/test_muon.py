@@ -50,7 +50,8 @@ class Muon(Workspace):
                 (["--model.kind", "resnet"], 1, "model.kind = resnet; use gpt or llama"),
                 (["--dist.tensor", "2"], 2, "dist.tensor = 2; use dist.tensor = 1"),
                 (["--dist.islands", "2", "--dist.sync_every", "5"], 2, "dist.islands = 2; use dist.islands = 1"),
-                (["--train.offload", "optimizer"], 1, "train.offload = optimizer; use train.offload = none")]:
+                (["--train.offload", "optimizer"], 1, "train.offload = optimizer; use train.offload = none"),
+                (["--train.offload", "both", "--train.recompute", "block"], 1, "train.offload = both; use train.offload = none")]:
             with self.subTest(message):
                 data = self.images if settings[0] == "--model.kind" else None
                 refused = self.train("refused", *MUON, *settings, ranks=ranks, code=CONFIG, **({"data": data} if data else {}))
