@@ -17,6 +17,8 @@ QUICK = ["--train.steps", "4", "--optim.warmup_steps", "0"]
 SMALL = ["--model.layers", "1", "--model.width", "16", "--model.context", "8"]
 MODELS = {"gpt": ["--model.kind", "gpt", *SMALL, "--model.dropout", "0.1"],
           "llama": ["--model.kind", "llama", *SMALL, "--model.kv_heads", "1"],
+          "qwen": ["--model.kind", "llama", *SMALL, "--model.kv_heads", "2", "--model.head_width", "6", "--model.qk_norm", "true"],
+          "biased": ["--model.kind", "llama", *SMALL, "--model.attention_bias", "true", "--model.sliding_window", "5"],
           "resnet": ["--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--optim.lr", "0.02",
                      "--optim.min_lr", "0.02"]}
 # Rounding changes a bf16 number by up to 2^-8 of itself, an fp16 number by 2^-11. About thirty roundings, of either sign,
@@ -111,7 +113,7 @@ class Emulated(Workspace):
 
     def test_eval_and_generate_follow_the_cpu(self):
         likeliest = ["--temperature", "0", "--tokens", "12", "--samples", "3", "--batch", "2"]
-        for model in ["gpt", "llama"]:
+        for model in ["gpt", "llama", "qwen", "biased"]:
             for precision in BANDS:
                 name = f"{model}-{precision}-shown"
                 self.curve(name, model, *CUDA, "--train.precision", precision)
