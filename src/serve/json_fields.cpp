@@ -1,6 +1,7 @@
 #include "src/serve/json_fields.h"
 
 #include "src/core/error.h"
+#include "src/io/json_depth.h"
 
 namespace tandem {
 
@@ -16,16 +17,11 @@ constexpr size_t kMostTexts = 16;
 }  // namespace
 
 nlohmann::json json_object(const std::string& body) {
-  using Event = nlohmann::json::parse_event_t;
-  const auto check_depth = [](int depth, Event event, nlohmann::json&) {
-    const bool is_start = event == Event::object_start || event == Event::array_start;
-    if (is_start && depth >= kDeepest) {
-      throw HttpError(400, str("the body is nested deeper than ", kDeepest));
-    }
-    return true;
-  };
+  if (json_depth(body) > kDeepest) {
+    throw HttpError(400, str("the body is nested deeper than ", kDeepest));
+  }
   try {
-    nlohmann::json object = nlohmann::json::parse(body, check_depth);
+    nlohmann::json object = nlohmann::json::parse(body);
     return object.is_object() ? object : throw HttpError(400, "the body is no JSON object");
   } catch (const nlohmann::json::exception&) {
     throw HttpError(400, "the body is no JSON in UTF-8");

@@ -39,7 +39,7 @@ MUTANTS = [
            [TESTS + "Serving.test_completions"]),
     Mutant("serve: unknown parameters are overlooked", "src/serve/json_fields.cpp", "!value.is_null() && !known_.contains(name)", "false",
            [TESTS + "Serving.test_what_is_refused"]),
-    Mutant("serve: JSON may be of any depth", "src/serve/json_fields.cpp", "depth >= kDeepest", "depth > kDeepest", [TESTS + "Serving.test_what_is_refused"]),
+    Mutant("serve: JSON may be of any depth", "src/serve/json_fields.cpp", "json_depth(body) > kDeepest", "json_depth(body) > kDeepest + 1", [TESTS + "Serving.test_what_is_refused"]),
     Mutant("serve: the window holds one token more", "src/serve/text_requests.cpp", "room < least", "room + 1 < least",
            [TESTS + "Serving.test_the_window_is_crossed_by_one"]),
     Mutant("serve: a second signal waits, too", "src/commands/serve.cpp", "  if (stop_requested) {", "  if (false) {",

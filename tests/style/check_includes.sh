@@ -60,7 +60,7 @@ src/weights:                src/core src/device src/device/ranks src/kernels src
                             comm/sharding optim src/step src/settings src/weights/hugging_face
 src/inference:              src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data src/prepare layers/models comm/sharding
                             src/step src/settings src/machine src/weights src/weights/hugging_face
-src/serve:                  src/core src/data src/prepare src/prepare/images src/inference src/serve/http
+src/serve:                  src/core src/io src/data src/prepare src/prepare/images src/inference src/serve/http
 src/estimate:               src/core src/device src/product src/data layers/attention layers/models comm
                             comm/transport src/step src/settings src/machine src/weights
 src/report/writers:         src/core src/io src/options

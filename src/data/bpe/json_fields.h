@@ -7,19 +7,18 @@
 #include <string_view>
 
 #include "src/core/error.h"
+#include "src/io/json_depth.h"
 
 namespace tandem {
 
 // Nested at most 64 deep, so that functions that call themselves may go through it.
 inline nlohmann::json parse_object(std::string_view text, const std::string& place) {
-  bool too_deep = false;
-  const auto keep = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    too_deep = too_deep || depth > 64;
-    return depth <= 64;
-  };
-  auto json = nlohmann::json::parse(text, keep, false);
-  if (too_deep || !json.is_object()) {
-    fail_data(place, too_deep ? ": nested too deeply" : ": not a JSON object");
+  if (json_depth(text) > 64) {
+    fail_data(place, ": nested too deeply");
+  }
+  auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    fail_data(place, ": not a JSON object");
   }
   return json;
 }

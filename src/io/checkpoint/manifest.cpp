@@ -11,6 +11,7 @@
 #include "src/core/visible_text.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
+#include "src/io/json_depth.h"
 
 namespace tandem {
 
@@ -148,12 +149,10 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest manifest_from_json(const std::string& text, const std::string& path) {
   try {
-    Json json = Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
-      if (depth > kDeepest) {
-        throw std::out_of_range("nested too deeply");
-      }
-      return true;
-    });
+    if (json_depth(text) > kDeepest) {
+      throw std::out_of_range("nested too deeply");
+    }
+    Json json = Json::parse(text);
     if (json.at("format") != kFormat) {
       fail_data(path, ": not the manifest of a checkpoint");
     }

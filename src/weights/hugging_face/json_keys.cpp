@@ -1,9 +1,8 @@
 #include "src/weights/hugging_face/json_keys.h"
 
-#include <stdexcept>
-
 #include "src/core/visible_text.h"
 #include "src/io/file.h"
+#include "src/io/json_depth.h"
 
 namespace tandem {
 
@@ -23,17 +22,15 @@ JsonKeys JsonKeys::of(const std::string& path) {
     fail(ExitCode::kData, str(path, ": has over ", kMostBytes, " bytes, too many for settings"));
   }
   const std::string text = read_file(path);
+  if (json_depth(text) > kDeepest) {
+    fail(ExitCode::kData, path + ": cannot be read: nested too deeply");
+  }
   try {
-    Json json = Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
-      if (depth > kDeepest) {
-        throw std::out_of_range("nested too deeply");
-      }
-      return true;
-    });
+    Json json = Json::parse(text);
     if (json.is_object()) {
       return {path, std::move(json)};
     }
-  } catch (const std::exception& error) {
+  } catch (const Json::exception& error) {
     fail(ExitCode::kData, str(path, ": cannot be read: ", visible(error.what())));
   }
   fail(ExitCode::kData, path + ": holds no JSON object");
