@@ -66,21 +66,21 @@ class Islands(Workspace):
             return 0
 
     def test_a_killed_run_resumes_to_the_same_bits(self):
-        # The exchange that begins after step 300 takes effect after step 399.
-        settings = ["--dist.islands", 2, "--dist.sync_every", 100, "--dist.sync_delay", 99, *SHARDED, "--checkpoint.every_steps", 200,
-                    "--train.steps", 500]
+        # The exchange that begins after step 600 takes effect after step 799.
+        settings = ["--dist.islands", 2, "--dist.sync_every", 200, "--dist.sync_delay", 199, *SHARDED, "--checkpoint.every_steps", 400,
+                    "--train.steps", 900]
         self.train("undisturbed", *settings, ranks=4)
         command = ["mpirun", "-np", "4", tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
                    "--run.name", "killed", *tandem_program.TINY, *map(str, settings)]
         job = subprocess.Popen(command, env=tandem_program.MPI_ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while self.last_step("killed") <= 300:
+        while self.last_step("killed") <= 600:
             self.assertIsNone(job.poll())
-            time.sleep(0.001)
+            time.sleep(0.01)
         for rank in self.processes_of("killed"):
             os.kill(rank, signal.SIGKILL)
         job.wait()
-        self.assertLess(self.last_step("killed"), 399)
-        self.assertIn("at step 200 of 500", self.train("killed", *settings, ranks=4).stdout)
+        self.assertLess(self.last_step("killed"), 799)
+        self.assertIn("at step 400 of 900", self.train("killed", *settings, ranks=4).stdout)
         self.assert_same_bits("undisturbed", "killed")
 
     def test_exact_sums_leave_the_number_of_ranks_of_an_island_open(self):
