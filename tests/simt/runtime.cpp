@@ -2,9 +2,11 @@
 #include "tests/simt/runtime.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "tests/simt/memory.h"
+#include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
 #include "tests/simt/streams/graph.h"
 #include "tests/simt/streams/stream.h"
@@ -27,58 +29,57 @@ void block_until(RuntimeLock& lock, const std::function<bool()>& reached) {
   simt::host_has_waited();
 }
 
-struct Direction {
-  bool to_device, from_device;
-};
-
-// The real direction of a copy; it is a failure if `kind` says otherwise.
-Direction direction(const void* to, const void* from, cudaMemcpyKind kind) {
-  const Direction found = {simt::is_device(to), simt::is_device(from)};
-  const int actual = (found.from_device ? 2 : 0) + (found.to_device ? 1 : 0);
+// Whether a copy goes to the device, and from it; it is a failure if `kind` says otherwise.
+std::pair<bool, bool> direction(const void* to, const void* from, cudaMemcpyKind kind) {
+  const bool to_device = simt::is_device(to), from_device = simt::is_device(from);
+  const int actual = (from_device ? 2 : 0) + (to_device ? 1 : 0);
   if (kind != cudaMemcpyDefault && kind != actual) {
     simt::fail("copy in the wrong direction", "cudaMemcpyKind " + std::to_string(kind) +
                                                   ", but the pointers ask for " +
                                                   std::to_string(actual));
   }
-  return found;
+  return {to_device, from_device};
 }
 
 void copy_async(RuntimeLock& lock, void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                 cudaStream_t stream) {
   const auto [to_device, from_device] = direction(to, from, kind);
+  const bool crosses = to_device != from_device;
   const void* const host = to_device ? from : to;
-  const bool pinned = to_device != from_device && simt::is_pinned(host);
-  if (to_device != from_device && !pinned) {
+  const bool pinned = crosses && simt::is_pinned(host);
+  if (crosses) {
+    simt::Counters& counters = simt::counters();
+    (to_device ? counters.bytes_to_device : counters.bytes_to_host) += static_cast<int64_t>(bytes);
+  }
+  // CUDA stages pageable memory before the call returns; pinned memory is read when the copy runs.
+  std::vector<std::byte> staged;
+  if (crosses && !pinned) {
     ++simt::counters().pageable_copies;
     if (stream != nullptr && stream->capture) {
       simt::fail("copy of pageable memory in a graph", "it may be gone when the graph is launched");
     }
+    if (to_device) {
+      const auto* first = static_cast<const std::byte*>(from);
+      staged.assign(first, first + bytes);
+    }
   }
-  if (to_device && !from_device) {
-    simt::counters().bytes_to_device += static_cast<int64_t>(bytes);
-  } else if (from_device && !to_device) {
-    simt::counters().bytes_to_host += static_cast<int64_t>(bytes);
-  }
-  // CUDA stages pageable memory before the call returns; pinned memory is read when the copy runs.
-  std::vector<std::byte> staged;
-  if (to_device && !from_device && !simt::is_pinned(from)) {
-    const auto* first = static_cast<const std::byte*>(from);
-    staged.assign(first, first + bytes);
-  }
-  push(lock, stream,
-       work("cudaMemcpyAsync",
-            [=, to_device = to_device, from_device = from_device, staged = std::move(staged)] {
-              if (pinned && !simt::is_pinned(host)) {
-                simt::fail("copy of page-locked memory that was freed");
-              }
-              if (to_device) {
-                simt::check_range(to, bytes, "destination of cudaMemcpyAsync");
-              }
-              if (from_device) {
-                simt::check_range(from, bytes, "source of cudaMemcpyAsync");
-              }
-              std::memmove(to, staged.empty() ? from : staged.data(), bytes);
-            }));
+  // What comes from pinned memory is poison until all of it is there. So a missing wait shows even
+  // where the copy changes nothing.
+  Task task{Task::kPoll, "cudaMemcpyAsync", nullptr};
+  task.begin = [=, to_device = to_device, from_device = from_device, staged = std::move(staged)] {
+    return [=, begun = !pinned || !to_device]() mutable {
+      if (pinned && !simt::is_pinned(host)) {
+        simt::fail("copy of page-locked memory that was freed");
+      }
+      simt::check_range(to, to_device ? bytes : 0, "destination of cudaMemcpyAsync");
+      simt::check_range(from, from_device ? bytes : 0, "source of cudaMemcpyAsync");
+      const bool ends = std::exchange(begun, true);
+      ends ? std::memmove(to, staged.empty() ? from : staged.data(), bytes)
+           : std::memset(to, simt::settings().poison, bytes);
+      return ends;
+    };
+  };
+  push(lock, stream, std::move(task));
 }
 
 void set_async(RuntimeLock& lock, void* to, int value, size_t bytes, cudaStream_t stream) {

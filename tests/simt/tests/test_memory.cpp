@@ -1,8 +1,13 @@
-// How tensor memory uses the GPU when its pool keeps no freed blocks (TANDEM_MEMORY_CACHE=0).
+// How tensor memory uses the GPU when its pool keeps no freed blocks (TANDEM_MEMORY_CACHE=0), and
+// how copies come to it.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <utility>
 
+#include "src/device/copy.h"
 #include "src/kernels/elementwise.h"
 #include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
@@ -50,6 +55,36 @@ TEST(UncachedMemory, BelongsToItsStream) {
   EXPECT_EQ(fill_on_another_stream(true), "");
   EXPECT_NE(fill_on_another_stream(false).find("use before allocation"), std::string::npos);
   simt::set_stream_schedule("in-order");
+}
+
+// Whoever does not wait for a copy reads neither what was there nor what comes, which are equal
+// here.
+TEST(CopyFromTheHost, IsPoisonUntilItEnds) {
+  const uint8_t poison = std::exchange(simt::settings().poison, uint8_t{0xff});  // NaN
+  simt::set_stream_schedule("compute-late");  // the copy begins first
+  Stream stream = Stream::compute(Device::kCuda), in = Stream::copying(stream);
+  Memory memory(stream), host = Memory::pinned();
+  const auto empty = [](Memory& from) {
+    return Tensor::empty(from, {8}, DType::kF32, MemoryClass::kStaging);
+  };
+  const Tensor resting = empty(host), place = empty(memory), seen = empty(memory);
+  std::ranges::fill(resting.as<float>(), 1.0f);
+  stream.synchronize();
+  const auto read = [&](bool waits) {
+    copy(in, resting, place);
+    if (waits) {
+      stream.wait(in.record());
+    }
+    copy(stream, place, seen);
+    stream.synchronize();
+    in.synchronize();
+    return values_of(seen)[0];
+  };
+  EXPECT_EQ(read(true), 1);
+  EXPECT_TRUE(std::isnan(read(false)));
+  EXPECT_EQ(read(true), 1);
+  simt::set_stream_schedule("in-order");
+  simt::settings().poison = poison;
 }
 
 }  // namespace
