@@ -115,6 +115,9 @@ Moved moved_in_a_step(const Plan& plan) {
 // Masters and two moments, in f32 the moments alone: of this rank's share of the parameters. On the
 // device there are three windows instead.
 TEST(Step, OffloadMovesItsShareOfTheStateEachWay) {
+  if (test_world().size() == 1) {
+    GTEST_SKIP() << "too slow with device memory closed to the host, as on one rank";
+  }
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     for (const int zero : {0, 1, 3}) {
       SCOPED_TRACE(str(name_of(dtype), ", stage ", zero));
@@ -138,6 +141,9 @@ TEST(Step, OffloadMovesItsShareOfTheStateEachWay) {
 // one before it need not come back. These two are held at the head, whose many logits make the
 // peak. With few logits the peak is where a layer is differentiated, and a third is held.
 TEST(Step, InputsOfBlocksLeaveButForTheNewest) {
+  if (test_world().size() == 1) {
+    GTEST_SKIP() << "too slow with device memory closed to the host, as on one rank";
+  }
   for (const bool many_logits : {false, true}) {
     Plan plan{.device = Device::kCuda,
               .dtype = DType::kBf16,
