@@ -82,8 +82,9 @@ class Estimates(Workspace):
         pick = random.Random(20)
         drawn = [draw(pick) for _ in range(CONFIGURATIONS)]
         # Matrices go to their owners and back.
-        drawn.append((3, {"model.kind": "llama", "model.width": 16, "model.heads": 2, "train.global_batch": 6, "train.micro_batch": 1,
-                          "train.precision": "bf16", "optim.kind": "muon", "dist.zero": 2}))
+        drawn.append((3, {"model.kind": "llama", "model.layers": 2, "model.width": 16, "model.heads": 2, "model.context": 8,
+                          "model.dropout": 0, "train.global_batch": 6, "train.micro_batch": 1, "train.precision": "bf16",
+                          "optim.kind": "muon", "dist.zero": 2}))
         for number, (ranks, settings) in enumerate(drawn):
             data = self.text if settings["model.kind"] in ("gpt", "llama") else self.images
             with self.subTest(ranks=ranks, **settings):
