@@ -1,11 +1,13 @@
 // Requests that wait for a model, and the loop that runs it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -107,31 +109,42 @@ class ModelService : public ModelState {
   virtual void step() = 0;
   virtual void fail_begun(int status, const std::string& why) = 0;
 
+  // A request for several may have begun with the first of them.
+  static bool has_begun(const Request& request) {
+    if constexpr (requires { request.begun; }) {
+      return request.begun > 0;
+    } else {
+      return false;
+    }
+  }
+
   // While draining none begin, and what waits fails.
   void take() {
     drop_gone();
     if (state_ == State::kDraining) {
-      fail_waiting(503, "the server ends");
+      fail_waiting(503, "the server ends", has_begun);
     }
     const std::lock_guard lock(mutex_);
     std::erase_if(queue_, [](const Request& request) { return request.client->is_gone(); });
     begin(queue_);
   }
 
-  void fail_waiting(int status, const std::string& why) {
-    std::deque<Request> waiting;
+  void fail_waiting(int status, const std::string& why, bool stays(const Request&)) {
+    std::deque<Request> failing;
     {
       const std::lock_guard lock(mutex_);
-      waiting.swap(queue_);
+      const auto first = std::stable_partition(queue_.begin(), queue_.end(), stays);
+      std::move(first, queue_.end(), std::back_inserter(failing));
+      queue_.erase(first, queue_.end());
     }
-    for (const Request& request : waiting) {
+    for (const Request& request : failing) {
       request.client->fail(status, why);
     }
   }
 
   void fail_all(int status, const std::string& why) {
     fail_begun(status, why);
-    fail_waiting(status, why);
+    fail_waiting(status, why, [](const Request&) { return false; });
   }
 
   const int64_t limit_;
