@@ -74,11 +74,12 @@ std::string folder_name(const std::string& path) {
 
 constexpr std::chrono::milliseconds kLastAnswers{1000};  // for clients to read them
 
-volatile std::sig_atomic_t stop_requested = 0;
+volatile std::sig_atomic_t is_loading = 1, stop_requested = 0;
 
+// Nothing was accepted while the model was loaded.
 void on_signal(int number) {
-  if (stop_requested) {
-    ::_exit(128 + number);
+  if (is_loading || stop_requested) {
+    ::_exit(is_loading ? 0 : 128 + number);
   }
   stop_requested = 1;
 }
@@ -170,6 +171,8 @@ class ImageEndpoint final : public Endpoint {
 };
 
 void serve(const Request& request, World& world) {
+  std::signal(SIGTERM, on_signal);
+  std::signal(SIGINT, on_signal);
   const StoredModel stored =
       resolve_model(world.control(), request.checkpoint, request.base, request.adapter);
   const Config config = config_of(stored);
@@ -189,17 +192,17 @@ void serve(const Request& request, World& world) {
         api.handle(std::move(asked), answer);
       },
       error_json, [&](int status) { metrics.count_answer(status); });
-  std::signal(SIGTERM, on_signal);
-  std::signal(SIGINT, on_signal);
   server.start();
   Machine machine(request.run, {.tensor = 1, .backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
   const TrainedModel trained =
       load_trained_model(stored, endpoint->sizes(), dtype, machine, world.control());
   const auto ready = [&] {
+    is_loading = 0;
     endpoint->state().open();
-    show("serving %s at http://%s:%d\n", stored.checkpoint.c_str(), request.host.c_str(),
-         server.port());
+    const bool is_v6 = request.host.find(':') != std::string::npos;
+    const std::string host = is_v6 ? "[" + request.host + "]" : request.host;
+    show("serving %s at http://%s:%d\n", stored.checkpoint.c_str(), host.c_str(), server.port());
     std::fflush(stdout);
   };
   try {

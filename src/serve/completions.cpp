@@ -193,7 +193,10 @@ AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, boo
   AskedTexts asked{.streams = fields.flag("stream", false)};
   const nlohmann::json* options = fields.find("stream_options");
   bool counts = false;
-  if (options && options->is_object()) {
+  if (options) {
+    if (!options->is_object() || !asked.streams) {
+      throw HttpError(400, "'stream_options' must be an object, and needs 'stream'");
+    }
     JsonFields streamed(*options);
     counts = streamed.flag("include_usage", false);
     streamed.finish();

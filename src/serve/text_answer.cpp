@@ -21,7 +21,7 @@ void TextAnswer::on_token(size_t index, TextWriter& writer) {
   text.text += piece;
   if (text.tokens == 0) {
     text.offset = writer.request().tells_prompt ? 0 : characters(text.text) - characters(piece);
-    piece = text.text;
+    piece = form_->tells_prompt_in_event() ? text.text : piece;
   }
   std::ranges::move(writer.take_tokens(), std::back_inserter(text.chosen));
   text.tokens = writer.tokens();

@@ -25,6 +25,8 @@ class AnswerForm {
   // null: none.
   virtual nlohmann::ordered_json event(size_t index, const WrittenText& text,
                                        const std::string& piece, int32_t token) const = 0;
+  // Whether the piece of a text's first event begins with what is shown of the prompt.
+  virtual bool tells_prompt_in_event() const { return true; }
   // Events after the last text's.
   virtual std::string end(const std::vector<WrittenText>&) const { return ""; }
 };

@@ -10,7 +10,7 @@ namespace {
 
 // curl says that what it sends with -d is a form.
 bool is_json(const std::string& content_type) {
-  return content_type.empty() || content_type.starts_with("application/json") ||
+  return content_type.empty() || content_type == "application/json" ||
          content_type == "application/x-www-form-urlencoded";
 }
 

@@ -130,8 +130,10 @@ class Serving(Served):
         body["parameters"]["return_full_text"] = True
         self.assertEqual(json.loads(self.server.ask("POST", "/invocations", body)[1]), [{"generated_text": "red " + expected}])
         pieces = [json.loads(event) for event in events(self.server.ask("POST", "/invocations", {**body, "stream": True})[1])]
-        self.assertEqual("".join(piece["token"]["text"] for piece in pieces), "red " + expected)
+        self.assertEqual("".join(piece["token"]["text"] for piece in pieces), expected)
         self.assertEqual([piece["generated_text"] for piece in pieces], [None] * 11 + ["red " + expected])
+        del body["parameters"]["do_sample"]
+        self.assertEqual(json.loads(self.server.ask("POST", "/invocations", body)[1]), [{"generated_text": "red " + expected}])
         greedy = self.server.ask("POST", "/invocations", {"inputs": "red ", "parameters": {"max_new_tokens": 5}})[1]
         self.assertEqual(json.loads(greedy)[0]["generated_text"], self.generate("red ", "--tokens", "5", "--temperature", "0"))
 
@@ -150,6 +152,8 @@ class Serving(Served):
         self.refused(400, "'temperature' must be a number", prompt="a", temperature="hot")
         self.refused(400, "'stop' must be", prompt="a", stop=[""])
         self.refused(400, "'stream' must be true or false", prompt="a", stream=1)
+        self.refused(400, "'stream_options' must be an object, and needs 'stream'", prompt="a", stream=True, stream_options=5)
+        self.refused(400, "'stream_options' must be an object, and needs 'stream'", prompt="a", stream_options={})
         self.refused(404, "the model 'other' does not exist", prompt="a", model="other")
         self.refused(404, "no chat template", "/v1/chat/completions", messages=[])
         deep = ['{"prompt": ' + "[" * depth + "]" * depth + "}" for depth in [15, 16]]
@@ -158,7 +162,9 @@ class Serving(Served):
             status, text = self.server.ask("POST", "/v1/completions", body)
             self.assertEqual(status, 400, body[:20])
             self.assertRegex(json.loads(text)["error"]["message"], pattern)
-        self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": "text/html"})[0], 415)
+        for kind, status in [("text/html", 415), ("application/jsonl", 415), ("Application/JSON; charset=utf-8", 400),
+                             ("application/x-www-form-urlencoded; charset=UTF-8", 400)]:
+            self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": kind})[0], status, kind)
         self.assertEqual(self.server.ask("GET", "/v1/completions")[0], 405)
         self.assertEqual(self.server.ask("POST", "/ping")[0], 405)
         self.assertEqual(self.server.ask("DELETE", "/ping")[0], 405)
@@ -234,10 +240,10 @@ class Limits(Workspace):
         cls.train(cls, "slow", "--train.steps", "1", "--model.context", "1024", "--model.width", "256", "--model.layers", "8")
         cls.model = os.path.join(cls.path("runs"), "slow")
 
-    def begin(self, server, tokens=1000):
+    def begin(self, server, tokens=1000, texts=1):
         """Asks for a text and returns the connection, whose answer has not come."""
         connection = server.connect()
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": tokens, "stream": True}))
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": tokens, "n": texts, "stream": True}))
         return connection
 
     def test_the_queue_is_full(self):
@@ -286,6 +292,16 @@ class Limits(Workspace):
         keeps.request("GET", "/ping")
         self.assertEqual(keeps.getresponse().status, 503)
         self.assertEqual(events(running.getresponse().read().decode())[-1], "[DONE]")
+        output, errors = server.process.communicate(timeout=DEADLINE)
+        self.assertEqual((server.process.returncode, errors), (0, ""))
+
+    def test_a_request_that_has_begun_gets_all_its_texts(self):
+        server = Server(self.model, "--batch", "1")
+        running = self.begin(server, 100, texts=3)
+        server.wait_for("tandem_slots_in_use", 1)
+        server.process.send_signal(signal.SIGTERM)
+        choices = [json.loads(event)["choices"] for event in events(running.getresponse().read().decode())[:-1]]
+        self.assertEqual({choice["index"] for [choice] in choices if choice["finish_reason"]}, {0, 1, 2})
         output, errors = server.process.communicate(timeout=DEADLINE)
         self.assertEqual((server.process.returncode, errors), (0, ""))
 

@@ -204,7 +204,7 @@ void HttpParser::read_field(std::string_view line) {
     }
     expects_ = true;
   } else if (name == "content-type") {
-    request_.content_type = value;
+    request_.content_type = lowered(trimmed(value.substr(0, value.find(';'))));
   }
 }
 

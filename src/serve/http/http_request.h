@@ -11,7 +11,7 @@ namespace tandem {
 struct HttpRequest {
   std::string method;          // a request for HEAD says GET here: the server leaves the body out
   std::string path;            // as the client wrote it, with %XX; what follows a '?' is left out
-  std::string content_type{};  // empty where there is none
+  std::string content_type{};  // "application/json", lower case, without parameters; "": none
   std::string body{};
 };
 

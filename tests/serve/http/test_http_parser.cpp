@@ -82,7 +82,7 @@ std::string chunked(const std::string& body) {
 
 TEST(HttpParser, ReadsARequest) {
   const std::string bytes =
-      "POST /v1/chat?a=%41&b?c HTTP/1.1\r\nHost: x\r\nContent-Type:application/json \r\n"
+      "POST /v1/chat?a=%41&b?c HTTP/1.1\r\nHost: x\r\nContent-Type:Application/JSON ; x=Y \r\n"
       "ACCEPT:\ttext/event-stream\r\nContent-Length: 4\r\n\r\nbodyGET";
   const Outcome outcome = read(bytes);
   EXPECT_EQ(outcome.status, 200);
