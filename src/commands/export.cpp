@@ -102,12 +102,16 @@ int64_t vocabulary_of(const std::string& checkpoint, const std::string& moved_to
       is_hugging_face(checkpoint) ? std::vector<Manifest::Base>() : read_manifest(checkpoint).bases;
   for (const Manifest::Base& base : bases) {
     if (std::ranges::count(base.tensors, kEmbedding) > 0) {
-      const std::string& folder = moved_to.empty() ? base.path : moved_to;
-      try {
-        return vocabulary_in(resolve_checkpoint(folder));
-      } catch (const Error& error) {
-        fail_base(checkpoint, folder, error.what());
+      std::string wrong;
+      const std::vector<std::string> places = places_of(base, moved_to);
+      for (const std::string& folder : places) {
+        try {
+          return vocabulary_in(resolve_checkpoint(folder));
+        } catch (const Error& error) {
+          wrong = wrong.empty() ? error.what() : wrong;
+        }
       }
+      fail_base(checkpoint, places.front(), wrong);
     }
   }
   return vocabulary_in(checkpoint);

@@ -129,12 +129,12 @@ PieceSource open_checkpoint(Control& control, const std::string& directory, Mode
 
 namespace {
 
-// Collective. Sets base.path to the folder that was opened. A base's own base is not followed: a
-// manifest names the folder that holds a tensor.
-std::unique_ptr<TensorSource> open_base(Control& control, const std::string& directory,
-                                        Manifest::Base& base, Model& model,
-                                        const std::string& moved_to) {
-  std::string folder = moved_to.empty() ? base.path : moved_to, wrong;
+// Collective. Sets base.path to the folder that was opened, or returns null and says what is wrong,
+// unless something was before. A base's own base is not followed: a manifest names the folder that
+// holds a tensor.
+std::unique_ptr<TensorSource> open_base(Control& control, std::string folder, Manifest::Base& base,
+                                        Model& model, std::string* wrong) {
+  std::string said;
   try {
     folder = on_root(control, [&] { return resolve_checkpoint(folder); });
     std::unique_ptr<TensorSource> source;
@@ -148,15 +148,20 @@ std::unique_ptr<TensorSource> open_base(Control& control, const std::string& dir
       base.path = std::filesystem::absolute(folder).lexically_normal();
       return source;
     }
-    wrong = str("its ", base.tensors.size(), " tensors had the hash ", visible(base.hash),
-                " and have ", hash);
+    said = str("its ", base.tensors.size(), " tensors had the hash ", visible(base.hash),
+               " and have ", hash);
   } catch (const AgreedError& error) {
-    wrong = error.what();
+    said = error.what();
   }
-  fail_base(directory, folder, wrong);
+  *wrong = wrong->empty() ? said : *wrong;
+  return nullptr;
 }
 
 }  // namespace
+
+std::vector<std::string> places_of(const Manifest::Base& base, const std::string& moved_to) {
+  return moved_to.empty() ? std::vector{base.path} : std::vector{moved_to, base.path};
+}
 
 void fail_base(const std::string& checkpoint, const std::string& folder, const std::string& wrong) {
   throw AgreedError(
@@ -167,7 +172,15 @@ void fail_base(const std::string& checkpoint, const std::string& folder, const s
 
 void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to) {
   for (Manifest::Base base : source.reader().manifest().bases) {
-    auto opened = open_base(control, source.reader().directory(), base, model, moved_to);
+    std::unique_ptr<TensorSource> opened;
+    std::string wrong;
+    const std::vector<std::string> places = places_of(base, moved_to);
+    for (size_t i = 0; i < places.size() && !opened; ++i) {
+      opened = open_base(control, places[i], base, model, &wrong);
+    }
+    if (!opened) {
+      fail_base(source.reader().directory(), places.front(), wrong);
+    }
     source.refer(base, std::move(opened));
   }
 }

@@ -56,6 +56,8 @@ PieceSource open_checkpoint(Control& control, const std::string& directory, Mode
 // they are gone, or are not what they were.
 void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to);
 
+// Where a base may be: of several only one may have moved.
+std::vector<std::string> places_of(const Manifest::Base& base, const std::string& moved_to);
 // AgreedError(kData): what a checkpoint refers to in this folder is not what it should be.
 [[noreturn]] void fail_base(const std::string& checkpoint, const std::string& folder,
                             const std::string& wrong);

@@ -84,7 +84,11 @@ class Bases(Workspace):
         self.assertEqual(set(bases), {teacher, child})
         self.assertIn("param/blocks.0.attn.q.weight", bases[teacher])
         self.assertIn("param/blocks.1.attn.q.weight", bases[child])
-        self.exported("grandchild")
+        expected = self.exported("grandchild")
+        moved = self.path("moved-child")
+        os.rename(child, moved)
+        self.assertEqual(self.exported("grandchild", "--base", moved), expected)
+        os.rename(moved, child)
 
     def test_one_that_moved_or_changed(self):
         self.train("lender", "--train.steps", "1")
