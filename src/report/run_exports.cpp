@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "src/core/error.h"
@@ -58,7 +59,9 @@ RunExports::RunExports(const Config& config, int rank, std::vector<std::string> 
       hosts_(std::move(hosts)),
       labels_({{"run", run_}, {"rank", str(rank)}, {"host", hosts_[static_cast<size_t>(rank)]}}),
       exports_(config.log.prometheus, str("tandem_", run_, "_", rank, ".prom"), config.log.emf),
-      latest_(hosts_.size()) {
+      latest_(hosts_.size()),
+      silent_s_(hosts_.size()),
+      longest_silence_s_(std::max(10 * config.log.gpu_every_s, 1.0)) {
   if (!gpu.empty()) {
     labels_.emplace_back("gpu", gpu);
   }
@@ -66,7 +69,7 @@ RunExports::RunExports(const Config& config, int rank, std::vector<std::string> 
 
 void RunExports::write(const StepMetrics& metrics, int first_rank, std::optional<double> usd) {
   const auto rank = static_cast<size_t>(rank_), own = rank - static_cast<size_t>(first_rank);
-  keep(metrics.gpus, first_rank);
+  keep(metrics, first_rank);
   if (exports_.wants_prometheus()) {
     std::vector<Gauge> gauges = {
         {"step", static_cast<double>(metrics.step)},
@@ -101,15 +104,22 @@ std::vector<Gauge> RunExports::run_gauges(const StepMetrics& metrics,
   return gauges;
 }
 
-void RunExports::keep(const GpuUses& gpus, int first_rank) {
+void RunExports::keep(const StepMetrics& metrics, int first_rank) {
+  const GpuUses& gpus = metrics.gpus;
   for (size_t i = 0; i < gpus.size(); ++i) {
-    std::optional<GpuUse>& latest = latest_[static_cast<size_t>(first_rank) + i];
+    const size_t rank = static_cast<size_t>(first_rank) + i;
+    std::optional<GpuUse>& latest = latest_[rank];
     if (!gpus[i]) {
       latest.reset();
       continue;
     }
     latest = latest.value_or(GpuUse());
+    const bool answers = (*gpus[i])[GpuFigure::kSamples].value_or(0) > 0;
+    silent_s_[rank] = answers ? 0 : silent_s_[rank] + metrics.seconds;
     for (const GpuRow& row : kGpuRows) {
+      if (silent_s_[rank] > longest_silence_s_ && !std::string_view(row.name).ends_with("_total")) {
+        (*latest)[row.figure].reset();
+      }
       if (const std::optional<double>& value = (*gpus[i])[row.figure]) {
         std::optional<double>& kept = (*latest)[row.figure];
         kept = *value + (row.adds ? kept.value_or(0) : 0);
@@ -153,7 +163,7 @@ std::string RunExports::host_line() {
     return static_cast<double>(std::ranges::count_if(v, [](double share) { return share > 0; }));
   });
   add("Xid", "Count", GpuFigure::kXids,
-      [&](Values v) { return total_of(v) - std::exchange(xids_, total_of(v)); });
+      [&](Values v) { return std::max(0.0, total_of(v) - std::exchange(xids_, total_of(v))); });
   return emf_line(unix_now_s(), {{"Run", run_}, {"Host", host}}, figures);
 }
 

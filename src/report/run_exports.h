@@ -8,7 +8,8 @@
 //   Run, Host  GpuUse (Percent, the mean of its GPUs), GpuPower (W, the sum), GpuTemperature
 //              (degrees Celsius, the greatest), GpuThrottled (how many GPUs were), Xid (how many
 //              errors since the line before)
-// A GPU that nobody looked at since the line before keeps its latest figures.
+// A GPU that nobody looked at since the line before keeps its latest figures. One that has not
+// answered for 10 times log.gpu_every_s, and for 1 s at least, has only what counters counted.
 #pragma once
 
 #include <optional>
@@ -34,7 +35,7 @@ class RunExports {
   std::vector<Gauge> run_gauges(const StepMetrics& metrics, std::optional<double> usd) const;
   std::string run_line(const StepMetrics& metrics, std::optional<double> usd) const;
   std::string host_line();
-  void keep(const GpuUses& gpus, int first_rank);
+  void keep(const StepMetrics& metrics, int first_rank);
   double units_per_s(const StepMetrics& metrics) const;
 
   std::string run_, unit_;
@@ -43,7 +44,9 @@ class RunExports {
   std::vector<std::string> hosts_;
   Labels labels_;
   Exports exports_;
-  GpuUses latest_;   // by rank; energy and NVLink's bytes since this start
+  GpuUses latest_;                // by rank; energy and NVLink's bytes since this start
+  std::vector<double> silent_s_;  // for how long, by rank
+  double longest_silence_s_;
   double xids_ = 0;  // of the host, up to its last line
 };
 

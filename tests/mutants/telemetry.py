@@ -30,6 +30,8 @@ MUTANTS = [
            ["report.run_exports Exporting.AFileForEachRank"]),
     Mutant("monitors: an old Xid is told again", "src/report/run_exports.cpp", "total_of(v) - std::exchange(xids_, total_of(v))", "total_of(v)",
            ["report.run_exports Exporting.ALineForTheRunAndOneForEachHost"]),
+    Mutant("monitors: a GPU that does not answer looks well", "src/report/run_exports.cpp", "answers ? 0 : silent_s_[rank] + metrics.seconds", "0",
+           ["report.run_exports"]),
     Mutant("monitors: each rank tells of its host", "src/report/run_exports.cpp", "exports_.wants_emf() && std::ranges::find", "exports_.wants_emf() || std::ranges::find",
            ["report.run_exports Exporting.ALineForTheRunAndOneForEachHost"]),
     Mutant("monitors: a GPU that nobody looked at has no power", "src/report/run_exports.cpp", "latest = latest.value_or(GpuUse());", "latest = GpuUse();",

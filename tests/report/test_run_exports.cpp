@@ -37,6 +37,7 @@ class Exporting : public RunFiles {
   }
   static GpuUse use(double share, double power_w, double throttled, double xids) {
     GpuUse use;
+    use[GpuFigure::kSamples] = 1;
     use[GpuFigure::kUse] = share;
     use[GpuFigure::kPowerW] = power_w;
     use[GpuFigure::kThrottled] = throttled;
@@ -119,6 +120,21 @@ TEST_F(Exporting, AGpuThatNobodyLookedAtKeepsItsFigures) {
   first->write(metrics_, 0, std::nullopt);
   EXPECT_EQ(lines()[5]["GpuPower"], 700.0);
   EXPECT_EQ(file_of(0).find("tandem_gpu_power_watts"), std::string::npos);
+}
+
+TEST_F(Exporting, AGpuThatDoesNotAnswerHasOnlyItsCounters) {
+  config_.log.gpu_every_s = 0.9;
+  const auto first = of_rank(0);
+  first->write(metrics_, 0, std::nullopt);
+  metrics_.gpus[0] = GpuUse();
+  for (const double silent_s : {4.5, 9.5}) {
+    first->write(metrics_, 0, std::nullopt);
+    const bool is_known = silent_s < 9;
+    EXPECT_EQ(lines().back()["GpuPower"], is_known ? 800.0 : 500.0);
+    EXPECT_EQ(file_of(0).find("tandem_gpu_power_watts") != std::string::npos, is_known);
+    EXPECT_NE(file_of(0).find("tandem_gpu_xids_total"), std::string::npos);
+    metrics_.seconds = 5.5;
+  }
 }
 
 TEST_F(Exporting, OfAnIslandRanksBeginLater) {
