@@ -79,7 +79,8 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
   }
   if (options.graph) {
     require(Memory::keeps_gpu_blocks(), "TrainingStep: a graph needs memory that keeps its blocks");
-    constexpr int64_t kMostMarks = 16384;
+    // 1 MiB. With dist.tensor and recomputation a layer makes 28 in a micro-step.
+    constexpr int64_t kMostMarks = 1 << 17;
     stamps_ = Tensor::empty(memory, {kMostMarks}, DType::kI64, MemoryClass::kWorkspace);
   }
 }
