@@ -13,6 +13,8 @@ from instances import MARKETS, doubts, estimated_gpu, machine_type, machine_type
 from . import goodput, program
 from .options import ROOT, Request, assignments, settings_of
 
+NEVER = 1e6  # a run that interruptions make so many times as long never ends
+
 
 def number(text):
     """An option's type: a number that is not negative."""
@@ -99,12 +101,15 @@ def row_of(chosen, name, nodes):
 
 
 def priced(chosen, machine, row):
-    """The row with dollars, and with what interruptions and saves do to its hours."""
+    """The row with dollars, and with what interruptions and saves do to its hours; or `why` it has neither."""
     if chosen.interruptions_a_day is not None:
         work_s, saves = row["hours"] * 3600, (chosen.stall_s, chosen.save_s, chosen.restart_s)
         per_s = goodput.interruptions_per_s(row["nodes"], chosen.interruptions_a_day)
         interval_s = goodput.best_interval(work_s, per_s, *saves)
         expected_s = goodput.expected_seconds(work_s, interval_s, per_s, *saves)
+        if expected_s > NEVER * goodput.expected_seconds(work_s, work_s, 0, *saves):
+            del row["hours"]
+            return {**row, "why": "never ends: it is interrupted faster than it saves"}
         row |= {"goodput": work_s / expected_s, "save_every_minutes": interval_s / 60, "hours": expected_s / 3600}
         spot, firm = machine["usd_per_hour"]["spot"], machine["usd_per_hour"]["on_demand"]
         if spot and firm:

@@ -102,6 +102,20 @@ class Recommend(Workspace):
         self.assertIn(f" Spot costs less than on demand up to {most:.3g} interruptions of a node a day.\n", shown)
         self.assertRegex(shown, r"--market spot -- train .*--checkpoint.every_minutes=[1-9]")
 
+    def test_a_run_that_never_ends(self):
+        """Many nodes are interrupted too often, few are not; no row has an hour or a dollar that is no number."""
+        def no_number(text):
+            raise AssertionError(f"{text} is no JSON")
+        words = [*GPT2, "--tokens", "10e9", "--instances", P4D, "--nodes", 1, 64, "--interruptions-a-day"]
+        shown = self.recommend("--json", *words, 900).stdout
+        one, many = json.loads(shown, parse_constant=no_number)["rows"]
+        self.assertEqual(one["marks"], ["front", "cheapest", "fastest"])
+        why = "never ends: it is interrupted faster than it saves"
+        self.assertEqual((many["why"], "hours" in many, "usd" in many), (why, False, False))
+        self.assertRegex(self.recommend(*words, 900).stdout, rf"(?m)^ 64 x {P4D} +{why}$")
+        self.assertIn("usd", self.answer(*words, 3, "--tokens", 1)["best"], "a short run is mostly a save, and ends")
+        self.assertEqual(self.recommend(*words, "1e5", code=CONFIG).stderr, f"recommend: nothing to recommend: {why}\n")
+
     def test_marks(self):
         rows = self.answer(*GPT2, "--tokens", "10e9", "--nodes", 1, 16)["rows"]
         ranked = [row for row in rows if "usd" in row]
