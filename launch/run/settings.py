@@ -29,6 +29,8 @@ def read_settings(program, arguments):
         done = subprocess.run([program, "train", "--check", *arguments], capture_output=True, text=True, errors="replace")
     except OSError as error:
         raise Failure(CONFIG, f"{program} does not start: {error.strerror}")
+    if done.returncode == 0 and not done.stdout:
+        raise Failure(CONFIG, f"{program} says no settings; build it with launch/build.sh")
     if done.returncode == 0 and not done.stdout.startswith("{"):  # the help, which --help among the arguments asks for
         print(done.stdout, end="")
         sys.exit(0)

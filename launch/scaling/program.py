@@ -4,6 +4,7 @@ import subprocess
 
 from command_line import printable
 from errors import CONFIG, Failure
+from job import MEANING
 
 from .options import assignments
 
@@ -11,11 +12,19 @@ from .options import assignments
 def ask(request, *words):
     """The answer of `tandem estimate` with the request's settings and these words, or None; and why there is none."""
     command = [request.tandem, "estimate", *request.config_words, *assignments(request.settings), *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise Failure(CONFIG, f"{request.tandem} does not start: {error.strerror}")
     problems = printable("; ".join(line.removeprefix("tandem: ") for line in done.stderr.splitlines()))
-    if done.returncode not in (0, CONFIG):
+    if done.returncode == CONFIG:
+        return None, problems
+    if done.returncode != 0 and done.returncode in MEANING:
         raise Failure(done.returncode, problems)
-    return (None, problems) if done.returncode else (json.loads(done.stdout), "")
+    try:
+        return json.loads("" if done.returncode else done.stdout), ""
+    except ValueError:
+        raise Failure(CONFIG, f"{request.tandem} gives no estimate ({problems or 'no JSON'}); build it with launch/build.sh")
 
 
 def estimate(request, node_size, gpu, ranks, settings):

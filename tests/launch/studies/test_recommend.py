@@ -184,6 +184,22 @@ class Recommend(Workspace):
             with self.subTest(words):
                 self.assertIn(line, self.recommend(*words, code=CONFIG).stderr)
 
+    def test_a_wrong_program(self):
+        """One line and 2, also from launch/scaling.py, which asks for settings first."""
+        study = [os.path.join(self.launch, "scaling.py"), "--plan", "--name", "s", "--dir", self.path("studies"), "--ranks", "1"]
+        with open(self.path("text"), "w") as file:
+            file.write("text\n")
+        os.chmod(self.path("text"), 0o755)
+        for program, said in [("/bin/true", r"gives no estimate \(no JSON\); build it with launch/build.sh"),
+                              ("/bin/cat", r"gives no estimate \(/bin/cat: .*\); build it with launch/build.sh"),
+                              (self.folder, "does not start: Permission denied"), (self.path("text"), "does not start: Exec format error")]:
+            with self.subTest(program):
+                done = self.recommend(*GPT2, "--tokens", "1e9", "--instances", P4D, "--nodes", 1, "--tandem", program, code=CONFIG)
+                self.assertRegex(done.stderr, f"^recommend: {program} {said}\n$")
+                done = subprocess.run([*study, "--tandem", program], capture_output=True, text=True)
+                self.assertEqual(done.returncode, CONFIG, done.stderr)
+                self.assertRegex(done.stderr, f"^scaling: {program} (does not start: |says no settings; build it with ).*\n$")
+
 
 if __name__ == "__main__":
     tandem_program.main()
