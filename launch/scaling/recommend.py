@@ -14,6 +14,7 @@ from . import goodput, program
 from .options import ROOT, Request, assignments, settings_of
 
 NEVER = 1e6  # a run that interruptions make so many times as long never ends
+MOST_UNITS = 1e18  # tokens or images of a run
 
 
 def number(text):
@@ -70,7 +71,11 @@ def units_of(chosen, answer):
         raise Failure(CONFIG, f"--tokens: the model trains on {answer['unit']}; give --epochs")
     if chosen.epochs and not answer["train_count"]:
         raise Failure(CONFIG, f"--epochs needs the dataset: {answer['data']}; make it with `tandem prepare`, or give --tokens")
-    return chosen.tokens or chosen.epochs * answer["train_count"]
+    units = chosen.tokens or chosen.epochs * answer["train_count"]
+    if not 1 <= units <= MOST_UNITS:
+        option = "--tokens" if chosen.tokens else "--epochs"
+        raise Failure(CONFIG, f"{option}: the run has {units:g} {answer['unit']}; give it 1 to {MOST_UNITS:g}")
+    return units
 
 
 def unranked(chosen, machine):
