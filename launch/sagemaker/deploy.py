@@ -5,6 +5,7 @@
 """
 import json
 import os
+import re
 import sys
 import time
 
@@ -12,10 +13,14 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "run")]
 from command_line import Parser, like, run_script, whole
 from errors import CONFIG, Failure
-from submit import IMAGE, NAME, ROLE, S3, TAG, client
+from submit import IMAGE, NAME, ROLE, S3, TAG, client, shared_problems
 
-OPTION = like(r"[a-z][a-z-]*=\S+", "batch=32, of `tandem serve --help`", 1024)
-GIVEN = {"host", "port", "name", "checkpoint"}  # launch/sagemaker/serve gives these
+OPTION = like(r"[a-z]+(-[a-z]+)*=\S+", "batch=32, of `tandem serve --help`", 1024)
+GIVEN = ("checkpoint", "name", "host", "port")  # launch/sagemaker/serve gives these
+OPTIONS = ("base", "adapter", "tokenizer", "template", "batch", "context", "queue", "max-body-kb", "timeout-s", "grace-s",
+           "device", "threads")
+# SageMaker gives up on an answer after 60 s, and kills a container 30 s after SIGTERM.
+SECONDS = {"timeout-s": range(1, 60), "grace-s": range(30)}
 
 
 def parser():
@@ -24,7 +29,7 @@ def parser():
     p.add_argument("--dry-run", action="store_true", help="print the requests as JSON, send nothing")
     p.add_argument("--model", type=S3, required=True, metavar="S3", help="model.tar.gz of a training job, or of a run or an exported model")
     p.add_argument("--name", type=NAME, default=time.strftime("tandem-%Y%m%d-%H%M%S"), help="of model and endpoint (tandem- and the time)")
-    p.add_argument("--instance", type=like(r"ml\.[a-z0-9-]+\.[a-z0-9]+", "ml.g5.xlarge", 63), required=True, metavar="TYPE")
+    p.add_argument("--instance", required=True, metavar="TYPE", help="such as ml.g5.xlarge")
     p.add_argument("--count", type=whole(1, 1000), default=1, metavar="N", help="instances (1)")
     p.add_argument("--image", type=IMAGE, required=True, metavar="URI", help="of launch/docker, in ECR")
     p.add_argument("--role", type=ROLE, required=True, metavar="ARN", help="that the endpoint takes on")
@@ -40,6 +45,12 @@ def environment(options):
         name, _, value = option.partition("=")
         if name in GIVEN:
             raise Failure(CONFIG, f"--option {name}: launch/sagemaker/serve sets it")
+        if name not in OPTIONS:
+            raise Failure(CONFIG, f"--option {name}: `tandem serve` has no such option; it has {', '.join(OPTIONS)}")
+        limits = SECONDS.get(name)
+        if limits and not (re.fullmatch("[0-9]{1,9}", value) and int(value) in limits):
+            raise Failure(CONFIG, f"--option {option}: SageMaker waits {limits.stop} s; "
+                                  f"give a whole number from {limits[0]} to {limits[-1]}")
         key = "TANDEM_SERVE_" + name.upper().replace("-", "_")
         if key in found:
             raise Failure(CONFIG, f"--option {name} stands twice")
@@ -62,16 +73,21 @@ def requests(chosen):
 
 def main(arguments):
     chosen = parser().parse_args(arguments)
+    for line in shared_problems(chosen):
+        raise Failure(CONFIG, line)
     bodies = requests(chosen)
     if chosen.dry_run:
         print(json.dumps(bodies, indent=2))
         return
-    service = client()
+    service, made = client(), []
     for name, body in bodies.items():
         try:
             answer = getattr(service, name)(**body)
         except Exception as error:  # boto3's kinds have no common base: no region, no credentials, refused
-            raise Failure(CONFIG, f"{name}: not sent: {error}")
+            remove = " && ".join(f"aws sagemaker delete-{kind} --{kind}-name {chosen.name}" for kind in reversed(made))
+            left = f"; already made: {' and '.join(made)} {chosen.name}; remove with `{remove}`" if made else ""
+            raise Failure(CONFIG, f"{name}: not sent: {error}{left}")
+        made.append(name.removeprefix("create_").replace("_", "-"))
     print(answer["EndpointArn"])
 
 

@@ -73,17 +73,25 @@ def hyperparameters(words):
     return found
 
 
-def problems(chosen):
-    """What the service would refuse, or would end the job for. launch/instances.json says which instances there are."""
+def shared_problems(chosen):
+    """What is wrong with the instance and the tags, also of an endpoint. launch/instances.json says which instances there are."""
     known = ["ml." + name for name in machine_types()]
-    for option, given, most in [("tag", chosen.tag, MOST_TAGS), ("subnet", chosen.subnet, MOST_SUBNETS),
-                                ("security-group", chosen.security_group, MOST_GROUPS)]:
+    if chosen.instance not in known:
+        yield f"--instance {chosen.instance} is not in launch/instances.json, which has {', '.join(known)}"
+    if len(chosen.tag) > MOST_TAGS:
+        yield f"--tag stands {len(chosen.tag)} times: SageMaker takes {MOST_TAGS}"
+    if len({tag.partition("=")[0] for tag in chosen.tag}) < len(chosen.tag):
+        yield "--tag: a key stands twice"
+
+
+def problems(chosen):
+    """What the service would refuse, or would end the job for."""
+    yield from shared_problems(chosen)
+    for option, given, most in [("subnet", chosen.subnet, MOST_SUBNETS), ("security-group", chosen.security_group, MOST_GROUPS)]:
         if len(given) > most:
             yield f"--{option} stands {len(given)} times: SageMaker takes {most}"
     in_vpc, wait = chosen.fsx or chosen.subnet or chosen.security_group, chosen.max_wait
     yield from (line for is_wrong, line in [
-        (chosen.instance not in known, f"--instance {chosen.instance} is not in launch/instances.json, which has {', '.join(known)}"),
-        (len({tag.partition("=")[0] for tag in chosen.tag}) < len(chosen.tag), "--tag: a key stands twice"),
         (chosen.nodes > 1 and not chosen.fsx, f"--nodes {chosen.nodes} needs --fsx: several instances share nothing else"),
         (in_vpc and not (chosen.subnet and chosen.security_group), "--fsx needs --subnet and --security-group: it is in a VPC"),
         (not chosen.data and not chosen.fsx, "there is no data: give --data or --fsx"),

@@ -4,19 +4,22 @@ the program."""
 import concurrent.futures
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path[:0] = [os.path.join(TESTS, folder) for folder in ["program", "serve", "launch"]]
+LAUNCH = os.path.join(os.path.dirname(TESTS), "launch")
+sys.path[:0] = [*(os.path.join(TESTS, folder) for folder in ["program", "serve", "launch"]), os.path.join(LAUNCH, "sagemaker")]
+import deploy
 import tandem_program
 from tandem_program import MPI_ENV, Workspace, run
 from server import Server, events
 from test_submit import IMAGE, ROLE, faults
 
-LAUNCH = os.path.join(os.path.dirname(TESTS), "launch")
 DEPLOY = ["--model", "s3://b/runs/output/book/model.tar.gz", "--name", "book", "--instance", "ml.g5.xlarge", "--image", IMAGE, "--role", ROLE]
 
 
@@ -97,10 +100,48 @@ class Deploy(unittest.TestCase):
                               (["--option", "batch"], "argument --option: 'batch' must be like batch=32"),
                               (["--option", "batch=1", "--option", "batch=2"], "--option batch stands twice"),
                               (["--count", "0"], "argument --count: '0' is no whole number from 1 to 1000"),
-                              (["--instance", "p4d.24xlarge"], "argument --instance: 'p4d.24xlarge' must be like ml.g5.xlarge")]:
-            done = self.deploy(*options)
-            self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertRegex(done.stderr, f"^deploy: {line}.*\n$")
+                              (["--option", "nonsense=1"], "--option nonsense: `tandem serve` has no such option; it has base, "),
+                              (["--option", "a-=1"], "argument --option: 'a-=1' must be like batch=32"),
+                              (["--option", "timeout-s=60"], "--option timeout-s=60: SageMaker waits 60 s; give .* 1 to 59"),
+                              (["--option", "timeout-s=0"], "--option timeout-s=0: "),
+                              (["--option", "timeout-s=9.5"], "--option timeout-s=9.5: "),
+                              (["--option", "grace-s=30"], "--option grace-s=30: SageMaker waits 30 s; give a whole number from 0 to 29"),
+                              (["--tag", "a=1", "--tag", "a=2"], "--tag: a key stands twice"),
+                              ([word for number in range(51) for word in ("--tag", f"k{number}=v")],
+                               "--tag stands 51 times: SageMaker takes 50"),
+                              (["--instance", "ml.p4d.48xlarge"], "--instance ml.p4d.48xlarge is not in launch/instances.json, ")]:
+            with self.subTest(line):
+                done = self.deploy(*options)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertRegex(done.stderr, f"^deploy: {line}.*\n$")
+        self.assertEqual(self.deploy("--option", "timeout-s=59", "--option", "grace-s=0").returncode, 0)
+
+    def test_it_knows_the_options(self):
+        shown = re.findall(r"(?m)^  --(\S+) ", run("serve", "--help").stdout)
+        self.assertEqual(sorted([*deploy.GIVEN, *deploy.OPTIONS, "help"]), sorted(shown))
+
+    def test_what_a_refusal_leaves(self):
+        """By a stand-in for boto3, which refuses the request that REFUSED names."""
+        stand_in = """
+import os
+class Service:
+    def __getattr__(self, name):
+        return lambda **body: {"EndpointArn": "arn:book"} if name != os.environ["REFUSED"] else refuse()
+def refuse(): raise RuntimeError("no\\nquota")
+def client(service): return Service()
+"""
+        with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder:
+            with open(os.path.join(folder, "boto3.py"), "w") as file:
+                file.write(stand_in)
+            remove = "aws sagemaker delete-model --model-name book"
+            for refused, left in [("", None), ("create_model", ""),
+                                  ("create_endpoint_config", f"; already made: model book; remove with `{remove}`"),
+                                  ("create_endpoint", "; already made: model and endpoint-config book; remove with `aws sagemaker "
+                                                      f"delete-endpoint-config --endpoint-config-name book && {remove}`")]:
+                done = subprocess.run([sys.executable, os.path.join(LAUNCH, "sagemaker", "deploy.py"), *DEPLOY], capture_output=True,
+                                      text=True, env={**os.environ, "PYTHONPATH": folder, "REFUSED": refused})
+                said = (0, "arn:book\n", "") if left is None else (2, "", f"deploy: {refused}: not sent: no quota{left}\n")
+                self.assertEqual((done.returncode, done.stdout, done.stderr), said)
 
 
 if __name__ == "__main__":
