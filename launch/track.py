@@ -22,6 +22,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(HERE, "run"))
 from command_line import Parser, run_script
 from errors import CONFIG, DATA, Failure, TEMPORARY
+from files import regular
 from settings import read_file
 
 POLL_S = 1
@@ -68,15 +69,15 @@ class Run:
     def last_start(self):
         """The last start in report.json; {} if there is none."""
         try:
-            with open(self.path("report.json"), encoding="utf-8") as file:
+            with open(self.path("report.json"), encoding="utf-8", opener=regular) as file:
                 return dict(json.load(file)["starts"][-1])
-        except (OSError, ValueError, LookupError, TypeError):
+        except (Failure, OSError, ValueError, LookupError, TypeError):
             return {}
 
     def is_alive(self):
         """A run holds the lock of its folder. Where the file system has no locks, its report decides."""
         try:
-            with open(self.path("lock"), "rb") as file:
+            with open(self.path("lock"), "rb", opener=regular) as file:
                 asked = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
                 return struct.unpack_from("h", fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK
         except FileNotFoundError:
@@ -97,7 +98,7 @@ class Run:
         if self.file is None or os.stat(path).st_ino != os.fstat(self.file.fileno()).st_ino:
             if self.file:
                 self.file.close()
-            self.file, self.rest = open(path, "rb"), b""
+            self.file, self.rest = open(path, "rb", opener=regular), b""
         *whole, self.rest = (self.rest + self.file.read()).split(b"\n")
         for text in whole:
             try:
@@ -113,7 +114,7 @@ class Sent:
     so that no second process sends the same."""
 
     def __init__(self, run, place):
-        self.file = open(run.path("track.json"), "a+", encoding="utf-8")
+        self.file = open(run.path("track.json"), "a+", encoding="utf-8", opener=regular)
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,5 +1,8 @@
-"""Files that others read while they are written."""
+"""Files that others read while they are written, and files that may be none."""
 import os
+import stat
+
+from errors import DATA, Failure
 
 
 def write(path, text):
@@ -9,3 +12,12 @@ def write(path, text):
         file.flush()
         os.fsync(file.fileno())
     os.replace(path + ".new", path)
+
+
+def regular(path, flags):
+    """An opener for open(), which would wait for ever for the other end of a FIFO."""
+    number = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise Failure(DATA, f"{path}: is no regular file; remove it, or name another")
+    return number

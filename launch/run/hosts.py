@@ -33,7 +33,7 @@ class Platform:
         if name == "ssh" and not (hosts or hostfile):
             raise Failure(CONFIG, "--platform ssh needs --hostfile FILE or --hosts a:8,b:8")
         if hostfile and not os.path.isfile(hostfile):
-            raise Failure(CONFIG, f"--hostfile {hostfile}: no such file")
+            raise Failure(CONFIG, f"--hostfile {hostfile}: {'is no regular file' if os.path.exists(hostfile) else 'no such file'}")
         self.environment = dict(os.environ, TANDEM_HOSTS=hosts, TANDEM_HOSTFILE=hostfile)
 
     def ask(self, *words):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from errors import CONFIG, Failure
+from files import regular
 from job import MEANING
 
 
@@ -11,7 +12,7 @@ def read_file(path):
     """The settings of a file: `[section]` and `key = value` lines."""
     section, found = "", {}
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=regular) as file:
             for line in file:
                 key, equals, value = map(str.strip, line.partition("#")[0].partition("="))
                 if equals:

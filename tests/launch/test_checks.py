@@ -192,6 +192,15 @@ class HostLists(unittest.TestCase):
             self.assertIn(said, str(caught.exception))
             self.assertEqual(caught.exception.code, CONFIG)
 
+    def test_a_list_that_is_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "fifo")
+            os.mkfifo(path)
+            for hostfile, said in [(path, "is no regular file"), (folder, "is no regular file"), (path + "x", "no such file")]:
+                with self.assertRaises(Failure) as caught:
+                    Platform("ssh", "", hostfile)
+                self.assertEqual((caught.exception.code, str(caught.exception)), (CONFIG, f"--hostfile {hostfile}: {said}"))
+
 
 class Choices(unittest.TestCase):
     def test_fewer_hosts_take_ranks_that_divide_the_batch(self):

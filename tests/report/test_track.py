@@ -282,6 +282,23 @@ class Refused(Tracked):
         os.mkdir(os.path.join(self.run_folder, "track.json"))
         self.assertRegex(self.track("wandb", code=3), "^track: .*Is a directory: .*track.json'\n$")
 
+    def test_what_is_no_file(self):
+        """Nothing waits for the other end of a FIFO. A report is not needed."""
+        self.log(training(10))
+        for name, code in [("report.json", 0), ("track.json", 3), ("lock", 3), ("metrics.jsonl", 3), ("config.cfg", 3)]:
+            with self.subTest(name):
+                path = os.path.join(self.run_folder, name)
+                kept = self.text(name) if os.path.exists(path) else None
+                if kept is not None:
+                    os.remove(path)
+                os.mkfifo(path)
+                said = self.track("wandb", code=code)
+                if code:
+                    self.assertEqual(said, f"track: {path}: is no regular file; remove it, or name another\n")
+                os.remove(path)
+                if kept is not None:
+                    self.put(name, kept)
+
     def test_a_client_that_fails(self):
         self.log(training(10))
         self.report("finished")
