@@ -167,8 +167,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
                   Machine& machine, Control& control) {
   DatasetInfo sizes{.kind = DatasetKind::kText};
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<FileWriter> output;
-  constexpr const char* kPartial = ".partial";  // until all questions are answered
+  std::optional<NewFile> output;
   const Config config = config_of(stored);
   agree(control, [&] {
     sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
@@ -176,7 +175,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
     sizes.vocab_size = tokenizer->vocab_size();
     FileReader{request.choices};  // is there
     if (control.rank() == 0 && !request.output.empty()) {
-      output.emplace(request.output + kPartial, FileWriter::Start::kEmpty);
+      output.emplace(request.output);
     }
   });
   const TrainedModel trained = load_trained_model(
@@ -194,7 +193,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
                       context, request.batch > 0 ? request.batch : config.train.eval_batch(), use);
   add_questions(request.choices, request.shots, *tokenizer, context, scorer);
   if (output) {
-    rename_path(request.output + kPartial, request.output);
+    output->finish();
   }
   if (control.rank() == 0) {
     print(request, trained, result);

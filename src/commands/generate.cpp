@@ -93,7 +93,7 @@ void require_cut(const Config& config, int ranks) {
 class Texts {
  public:
   Texts(const Request& request, TextBatch& batch, const Tokenizer& tokenizer, bool prints,
-        FileWriter* file)
+        NewFile* file)
       : request_(request), batch_(batch), tokenizer_(tokenizer), prints_(prints), file_(file) {}
 
   void add(const std::string& prompt, TextRequest request) {
@@ -160,7 +160,7 @@ class Texts {
   TextBatch& batch_;
   const Tokenizer& tokenizer_;
   bool prints_;
-  FileWriter* file_;
+  NewFile* file_;
   std::deque<Text> texts_;  // that were not given on as a whole
   bool has_begun_ = false;  // to print the first of them
   int64_t tokens_ = 0;
@@ -200,8 +200,7 @@ void generate(const Request& request, World& world) {
   DatasetInfo sizes{.kind = DatasetKind::kText};
   std::unique_ptr<Tokenizer> tokenizer;
   TextRequest text{.stops = request.stops, .tokens = request.tokens, .sampling = request.sampling};
-  std::optional<FileWriter> output;
-  const std::string partial = request.output + ".partial";
+  std::optional<NewFile> output;
   const bool is_first = world.rank() == 0;
   agree(control, [&] {
     config = config_of(stored);
@@ -213,7 +212,7 @@ void generate(const Request& request, World& world) {
     text.ends = end_tokens(request.form, checkpoint, *tokenizer);
     for_each_prompt(request, *tokenizer, [](const auto&...) {});  // says what is wrong with them
     if (is_first && !request.output.empty()) {
-      output.emplace(partial, FileWriter::Start::kEmpty);
+      output.emplace(request.output);
     }
   });
 
@@ -236,7 +235,7 @@ void generate(const Request& request, World& world) {
   });
   texts.finish();
   if (output) {
-    rename_path(partial, request.output);
+    output->finish();
   }
   if (request.json && is_first) {
     nlohmann::ordered_json json = {{"checkpoint", checkpoint}};

@@ -71,13 +71,14 @@ void fail_file(const std::string& path, std::string_view doing, int error_number
                 : "");
 }
 
-void require_replaceable(const std::string& path) {
+std::string require_replaceable(const std::string& path) {
   std::error_code unknown;
   const fs::file_status there = fs::status(path, unknown);
   if (fs::exists(there) && !fs::is_regular_file(there)) {
     fail_data(path, ": cannot write: not a file, but a ",
               fs::is_directory(there) ? "directory" : "device");
   }
+  return path;
 }
 
 Descriptor::Descriptor(const std::string& path, int flags, std::string_view doing, int folder)
@@ -180,19 +181,28 @@ void FileWriter::sync() {
   }
 }
 
-void replace_file(const std::string& path, std::string_view content, int folder) {
-  require_replaceable(path);
-  const std::string partial = path + ".partial";
-  try {
-    FileWriter file(partial, FileWriter::Start::kEmpty, folder);
-    file.write(content);
-    file.sync();
-    rename_path(partial, path, folder);
-  } catch (const Error&) {
-    ::unlinkat(folder, name_in(folder, partial).c_str(), 0);
-    throw;
+NewFile::NewFile(const std::string& path, int folder)
+    : path_(require_replaceable(path)),
+      folder_(folder),
+      file_(path + ".partial", FileWriter::Start::kEmpty, folder) {}
+
+NewFile::~NewFile() {
+  if (!is_finished_) {
+    ::unlinkat(folder_, name_in(folder_, file_.path()).c_str(), 0);
   }
-  sync_path(folder == AT_FDCWD ? parent_of(path) : ".", folder);
+}
+
+void NewFile::finish() {
+  file_.sync();
+  rename_path(file_.path(), path_, folder_);
+  is_finished_ = true;
+  sync_path(folder_ == AT_FDCWD ? parent_of(path_) : ".", folder_);
+}
+
+void replace_file(const std::string& path, std::string_view content, int folder) {
+  NewFile file(path, folder);
+  file.write(content);
+  file.finish();
 }
 
 void make_directories(const std::string& path) {

@@ -22,9 +22,9 @@ std::string parent_of(const std::string& path);
 // Whether a system call failed for want of space.
 bool is_disk_full(int error_number);
 
-// Throws unless `path` is a file, or free to become one: a rename to it would replace a device such
-// as /dev/null.
-void require_replaceable(const std::string& path);
+// Returns `path`. Throws unless it is a file, or free to become one: a rename to it would replace a
+// device such as /dev/null.
+std::string require_replaceable(const std::string& path);
 
 // An open file of the system, closed at the end of its life. A `folder` here and below is an open
 // directory that holds the file: the file is then opened by the last part of its path, wherever the
@@ -88,8 +88,25 @@ class FileWriter {
   int64_t bytes_ = 0;
 };
 
-// Gives a file this content, durably and in one step: PATH.partial is written and then renamed.
-// When it fails, the file keeps its former content.
+// A file that gets its name at the end, durably and in one step: PATH.partial is written, and
+// finish() renames it. Without finish(), a file of this name keeps its content, and no
+// PATH.partial is left.
+class NewFile {
+ public:
+  explicit NewFile(const std::string& path, int folder = AT_FDCWD);
+  ~NewFile();
+
+  void write(std::string_view bytes) { file_.write(bytes); }
+  void finish();
+
+ private:
+  std::string path_;
+  int folder_;
+  FileWriter file_;
+  bool is_finished_ = false;
+};
+
+// Gives a file this content, as a NewFile.
 void replace_file(const std::string& path, std::string_view content, int folder = AT_FDCWD);
 
 // Creates a directory and its missing parents, durably; does nothing when it exists.

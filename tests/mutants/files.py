@@ -12,7 +12,7 @@ MUTANTS = [
            "vocab_size <= 65536", "vocab_size <= 65537",
            ["prepare.prepare"]),
     Mutant("a manifest, settings or report get their name before they are on the disk", "src/io/file.cpp",
-           "    file.write(content);\n    file.sync();\n", "    file.write(content);\n",
+           "  file_.sync();\n", "",
            ["io.durability"]),
     Mutant("the name of a new folder is not on the disk", "src/io/file.cpp",
            "    sync_path(changed[i]);\n", "",

@@ -13,6 +13,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import time
 import unittest
 
@@ -165,6 +166,24 @@ class RunFolder(Life):
             write(os.path.join(model, file))
         refused(os.path.join(model, "config.json"), lambda: run("eval", "--checkpoint", model, "--data", self.text, timeout=20))
         self.small("special", *more)
+
+    def test_outputs_replace_only_files(self):
+        self.train("writes", "--train.steps", "1")
+        given, texts, pipe = (self.path(name) for name in ["given.jsonl", "texts", "pipe"])
+        write(given, '{"prompt": "the", "choices": ["old", "red"], "label": 0}\n')
+        os.mkfifo(pipe)
+        for command in [["generate", "--tokens", "5", "--input"], ["eval", "--choices"]]:
+            command = [*command, given, "--checkpoint", self.run_folder("writes"), "--output"]
+            for output, kind in (pipe, "device"), (self.folder, "directory"):
+                self.assert_one_line(self.check(run(*command, output), DATA), f"{output}: cannot write: not a file, but a {kind}")
+                self.assertFalse(os.path.exists(output + ".partial"))
+            self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+            write(texts, "kept")
+            failed = run(*command, texts, preexec_fn=self.limited(1), restore_signals=False)
+            self.assert_one_line(self.check(failed, DATA), "texts.partial: cannot write: ")
+            self.assertEqual((os.path.getsize(texts), os.path.exists(texts + ".partial")), (4, False))
+            self.check(run(*command, texts))
+            self.assertGreater(os.path.getsize(texts), 20)
 
     @unittest.skipIf(os.geteuid() != 0, "making a device needs root")
     def test_outputs_replace_no_device(self):

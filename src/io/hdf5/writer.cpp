@@ -96,8 +96,8 @@ hid_t access_list() {
 
 }  // namespace
 
-H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + ".partial") {
-  require_replaceable(path);
+H5Writer::H5Writer(const std::string& path)
+    : path_(require_replaceable(path)), partial_path_(path + ".partial") {
   descriptor_ =
       ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (descriptor_ < 0) {
