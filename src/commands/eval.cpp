@@ -33,7 +33,7 @@ constexpr const char* kUsage =
 runs/NAME is the same as --checkpoint runs/NAME. The dataset of the run, where its path is relative, is looked for in
 the working directory, then in the run's folder and each folder above that. Every target counts once. --choices prints
 instead which share of multiple-choice questions the model answers rightly. Results have the same bits for every number
-of ranks.)";
+of ranks, at one --tensor.)";
 
 struct Request {
   std::string checkpoint, base, adapter, data, choices, output, tokenizer;
@@ -216,6 +216,7 @@ ExitCode eval_command(const Words& words, World& world) {
           str("--tensor ", request.tensor, " does not divide the ", counted(world.size(), "rank")));
     }
     fail_if_any(problems);
+    require_other_output(request.output, {request.choices});
   });
   if (request.help) {
     return print_help(request.options, world);

@@ -264,6 +264,7 @@ ExitCode generate_command(const Words& words, World& world) {
       problems.push_back("--input and --output go together, without --prompt");
     }
     fail_if_any(problems);
+    require_other_output(request.output, {request.input});
   });
   if (request.help) {
     return print_help(request.options, world);

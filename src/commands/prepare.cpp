@@ -105,12 +105,7 @@ void choose_tokenizer(const std::string& name, PrepareTextOptions& request,
 
 // The output must replace no input and, unless `force` is set, no other file.
 void check_output(const std::string& output, const std::vector<std::string>& inputs, bool force) {
-  for (const std::string& input : inputs) {
-    std::error_code missing;
-    if (std::filesystem::equivalent(input, output, missing)) {
-      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
-    }
-  }
+  require_other_output(output, inputs);
   if (!force && std::filesystem::is_regular_file(output)) {
     fail(ExitCode::kConfig,
          str("--output ", output, " exists; --force replaces it, or write another file"));

@@ -1,6 +1,7 @@
 #include "src/commands/request.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "src/device/ranks/agreement.h"
 
@@ -21,6 +22,16 @@ ExitCode print_help(const Options& options, const World& world,
     std::fputs(options.help(shown).c_str(), stdout);
   }
   return ExitCode::kOk;
+}
+
+void require_other_output(const std::string& output, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(input, output, missing) ||
+        std::filesystem::equivalent(input, output + ".partial", missing)) {
+      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
+    }
+  }
 }
 
 void add_model(Options& options, std::string& checkpoint, std::string& base, std::string& adapter) {

@@ -19,6 +19,10 @@ void require_one_process(const World& world, const std::string& command,
 ExitCode print_help(const Options& options, const World& world,
                     const std::vector<std::string>& shown = {});
 
+// Throws Error(kConfig) if a file that is written at `output`, or beside it until it is whole,
+// would replace an input.
+void require_other_output(const std::string& output, const std::vector<std::string>& inputs);
+
 // Adds the options that name a model: --checkpoint, --base and --adapter.
 void add_model(Options& options, std::string& checkpoint, std::string& base, std::string& adapter);
 

@@ -185,6 +185,15 @@ class RunFolder(Life):
             self.check(run(*command, texts))
             self.assertGreater(os.path.getsize(texts), 20)
 
+            with open(given) as file:
+                before = file.read()
+            os.link(given, self.path("other.partial"))
+            for output in given, self.path("other"):
+                self.assert_one_line(self.check(run(*command, output), CONFIG), f"--output {output} is an input too; write another file")
+            os.remove(self.path("other.partial"))
+            with open(given) as file:
+                self.assertEqual(file.read(), before)
+
     @unittest.skipIf(os.geteuid() != 0, "making a device needs root")
     def test_outputs_replace_no_device(self):
         null = os.stat("/dev/null")
