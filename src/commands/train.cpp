@@ -49,11 +49,13 @@ std::string json_line(const Config& config) {
   return to_json_line(line) + "\n";
 }
 
-// A check does not know how many ranks there will be: as few as dist.node_size and dist.tensor
-// allow.
+// A check does not know how many ranks there will be: as few as dist.node_size, dist.tensor and
+// dist.islands allow.
 int ranks_of_check(const Config& config) {
   const int64_t size = parse_number<int64_t>(config.dist.node_size).value_or(1);
-  return static_cast<int>(std::lcm(std::clamp<int64_t>(size, 1, 1 << 20), config.dist.tensor));
+  const int64_t node = std::lcm(std::clamp<int64_t>(size, 1, 1 << 20), config.dist.tensor);
+  const int64_t ranks = std::lcm(node, std::max<int64_t>(config.dist.islands, 1));
+  return static_cast<int>(std::min<int64_t>(ranks, 1 << 30));
 }
 
 }  // namespace

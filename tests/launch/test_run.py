@@ -99,6 +99,8 @@ class Settings(Launched):
             self.assertEqual(self.print_command(*own)[-len(own) - 2:], [*own, *price])
         for setting in ("--dist.min_gb_s", "--run.usd_per_node_hour"):
             self.assertNotIn(setting, self.print_command("--run.device", "cpu"))
+        islands = ["--dist.islands", "2", "--dist.zero", "1"]
+        self.assertLess(set(islands), set(self.print_command(*islands)))
 
     def test_help_is_that_of_the_program(self):
         done = subprocess.run([RUN, "--tandem", tandem_program.TANDEM, "--", "train", "--help"], capture_output=True, text=True)

@@ -192,6 +192,8 @@ class Islands(Workspace):
             self.assertIn("islands = 4\n", file.read())
         checked = self.check(run("train", "--check", "--dist.islands", "node", "--data.path", self.text))
         self.assertEqual(json.loads(checked.stdout)["dist.islands"], "node")
+        for islands in 2, 6:  # of one rank or more
+            self.check(run("train", "--check", "--dist.islands", islands, "--data.path", self.text, "--train.global_batch", 12))
 
     def test_islands_that_meet_after_the_grace_of_launchers_are_warned_of(self):
         for every, count in (10**6, 1), (4, 0):
