@@ -222,6 +222,10 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
     fail(ExitCode::kConfig, str("--ops: optim.kind = ", kind,
                                 " has no floor; the list knows the update of adamw alone"));
   }
+  if (config.dist.tensor > 1 || config.model.lora.rank > 0) {
+    fail(ExitCode::kConfig, str("--ops: the list knows no layers that ranks cut, and no "
+                                "adapters; use dist.tensor = 1 and lora.rank = 0"));
+  }
   const int64_t micro_batch = config.batch_plan(job.ranks).micro_batch();
   const std::string title = str("one rank: ", micro_batch, " x ", config.model->context(),
                                 " tokens and the update, ", name_of(config.train.precision),

@@ -194,6 +194,8 @@ class Estimates(Workspace):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assert_one_line(self.estimate("--model.kind", "resnet", "--ops", code=CONFIG), "--ops: a resnet has no list of ops")
         self.assert_one_line(self.estimate("--optim.kind", "muon", "--ops", code=CONFIG), "--ops: optim.kind = muon has no floor")
+        for cut in [["--dist.tensor", "2", "--ranks", "2"], ["--lora.rank", "2", "--checkpoint.init_from", "base"]]:
+            self.assert_one_line(self.estimate(*cut, "--ops", code=CONFIG), "--ops: .*; use dist.tensor = 1 and lora.rank = 0")
 
     def test_says_what_it_assumes_where_there_is_no_dataset(self):
         self.assertIn("no dataset: assuming 50257 tokens in the vocabulary (--vocab)", self.estimate().stdout)
