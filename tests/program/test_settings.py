@@ -242,10 +242,8 @@ ROWS = {
     "dist.min_gb_s": [
         Row(0, 1e-9, gives(lambda run: of_rank_0("wire", "control", "inside")(run) > 2**20, False, True), same(losses),
             gives(lambda run: len(printed(r"; bus bandwidth \S+ GB/s$")(run)), 0, 1), ranks=2),
-        Row(0, 1e9, ends=(CONFIG, r"is \S+ GB/s, less than dist.min_gb_s = 1e\+09; likely causes: .*EFA"), ranks=2),
-        Row(0, 1e9, ends=(CONFIG, r"on 4 ranks is \S+ GB/s, less than dist.min_gb_s = 1e\+09"), ranks=4, given="dist.tensor=2"),
-        Row(0, 1e9, ends=(CONFIG, r"on 2 ranks is \S+ GB/s, less than dist.min_gb_s = 1e\+09"), ranks=2, given="dist.islands=2"),
-        Row(0, 1e9, same(losses))],
+        *[Row(0, 1e9, ends=(CONFIG, rf"on {n} ranks is \S+ GB/s, less than dist.min_gb_s = 1e\+09; likely causes: .*EFA"), ranks=n, given=axis)
+          for n, axis in ((2, ""), (4, "dist.tensor=2"), (2, "dist.islands=2"))], Row(0, 1e9, same(losses))],
     "checkpoint.every_steps": [Row(0, 1, gives(checkpoints, [3], [1, 2, 3]), given="train.steps=3 checkpoint.keep=9")],
     "checkpoint.every_minutes": [Live(minutes_between_checkpoints)],
     "checkpoint.at_end": [
