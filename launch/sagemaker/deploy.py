@@ -13,7 +13,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "run")]
 from command_line import Parser, like, run_script, whole
 from errors import CONFIG, Failure
-from submit import IMAGE, NAME, ROLE, S3, TAG, client, shared_problems
+from submit import IMAGE, NAME, ROLE, S3, TAG, client, problems_of_tags
 
 OPTION = like(r"[a-z]+(-[a-z]+)*=\S+", "batch=32, of `tandem serve --help`", 1024)
 GIVEN = ("checkpoint", "name", "host", "port")  # launch/sagemaker/serve gives these
@@ -29,7 +29,8 @@ def parser():
     p.add_argument("--dry-run", action="store_true", help="print the requests as JSON, send nothing")
     p.add_argument("--model", type=S3, required=True, metavar="S3", help="model.tar.gz of a training job, or of a run or an exported model")
     p.add_argument("--name", type=NAME, default=time.strftime("tandem-%Y%m%d-%H%M%S"), help="of model and endpoint (tandem- and the time)")
-    p.add_argument("--instance", required=True, metavar="TYPE", help="such as ml.g5.xlarge")
+    p.add_argument("--instance", type=like(r"ml\.[a-z0-9-]+\.[a-z0-9]+", "ml.g5.xlarge", 63), required=True, metavar="TYPE",
+                   help="with a GPU or without")
     p.add_argument("--count", type=whole(1, 1000), default=1, metavar="N", help="instances (1)")
     p.add_argument("--image", type=IMAGE, required=True, metavar="URI", help="of launch/docker, in ECR")
     p.add_argument("--role", type=ROLE, required=True, metavar="ARN", help="that the endpoint takes on")
@@ -73,7 +74,7 @@ def requests(chosen):
 
 def main(arguments):
     chosen = parser().parse_args(arguments)
-    for line in shared_problems(chosen):
+    for line in problems_of_tags(chosen):
         raise Failure(CONFIG, line)
     bodies = requests(chosen)
     if chosen.dry_run:

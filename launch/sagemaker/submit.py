@@ -73,11 +73,7 @@ def hyperparameters(words):
     return found
 
 
-def shared_problems(chosen):
-    """What is wrong with the instance and the tags, also of an endpoint. launch/instances.json says which instances there are."""
-    known = ["ml." + name for name in machine_types()]
-    if chosen.instance not in known:
-        yield f"--instance {chosen.instance} is not in launch/instances.json, which has {', '.join(known)}"
+def problems_of_tags(chosen):
     if len(chosen.tag) > MOST_TAGS:
         yield f"--tag stands {len(chosen.tag)} times: SageMaker takes {MOST_TAGS}"
     if len({tag.partition("=")[0] for tag in chosen.tag}) < len(chosen.tag):
@@ -85,8 +81,11 @@ def shared_problems(chosen):
 
 
 def problems(chosen):
-    """What the service would refuse, or would end the job for."""
-    yield from shared_problems(chosen)
+    """What the service would refuse, or would end the job for. launch/instances.json says which instances there are."""
+    known = ["ml." + name for name in machine_types()]
+    if chosen.instance not in known:
+        yield f"--instance {chosen.instance} is not in launch/instances.json, which has {', '.join(known)}"
+    yield from problems_of_tags(chosen)
     for option, given, most in [("subnet", chosen.subnet, MOST_SUBNETS), ("security-group", chosen.security_group, MOST_GROUPS)]:
         if len(given) > most:
             yield f"--{option} stands {len(given)} times: SageMaker takes {most}"

@@ -109,7 +109,7 @@ class Deploy(unittest.TestCase):
                               (["--tag", "a=1", "--tag", "a=2"], "--tag: a key stands twice"),
                               ([word for number in range(51) for word in ("--tag", f"k{number}=v")],
                                "--tag stands 51 times: SageMaker takes 50"),
-                              (["--instance", "ml.p4d.48xlarge"], "--instance ml.p4d.48xlarge is not in launch/instances.json, ")]:
+                              (["--instance", "g5.xlarge"], "argument --instance: .*ml.g5.xlarge")]:
             with self.subTest(line):
                 done = self.deploy(*options)
                 self.assertEqual((done.returncode, done.stdout), (2, ""))
