@@ -119,8 +119,6 @@ struct Meeting {
   std::vector<const FlightRank*> missing{};
   std::optional<int64_t> waits_since{};  // the first that came and still waits
   bool runs = false;                     // on some rank, as far as is known
-
-  std::string text() const { return came.front().second.text(); }
 };
 
 // Those that ended, too. By group and number.
@@ -196,21 +194,6 @@ const Meeting& cause_of(const std::vector<Meeting>& open) {
   const auto found = std::ranges::find_if(
       open, [](const Meeting& meeting) { return meeting.runs || !meeting.missing.empty(); });
   return found != open.end() ? *found : open.front();
-}
-
-// "ranks 0, 2 wait for 60 s", until their last beat; "" if nobody but `lost` waits.
-std::string waits_in(const Meeting& meeting, const FlightRank* lost = nullptr) {
-  std::vector<int> waiting;
-  int64_t last = 0;
-  for (const auto& [rank, called] : meeting.came) {
-    if (called.ended == 0 && rank != lost) {
-      waiting.push_back(rank->record.rank);
-      last = std::max(last, rank->record.beat);
-    }
-  }
-  return waiting.empty() ? ""
-                         : str(list(waiting), waiting.size() == 1 ? " waits for " : " wait for ",
-                               seconds(*meeting.waits_since, last));
 }
 
 // The records of this job; none where it keeps none, or they cannot be read: what they would
@@ -293,15 +276,13 @@ std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice)
 }
 
 std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
+  if (const FlightRank* lost = first_lost(ranks)) {
+    return str(name(*lost), " ", lost->state(), ", ",
+               lost->place(lost->life == Life::kStopped ? now : lost->record.beat));
+  }
   std::vector<Meeting> meetings = meetings_of(ranks);
   const std::string difference = difference_in(meetings);
   const std::vector<Meeting> open = open_of(std::move(meetings));
-  if (const FlightRank* lost = first_lost(ranks)) {
-    const std::string waits = open.empty() ? "" : waits_in(cause_of(open), lost);
-    return str(name(*lost), " ", lost->state(), ", ",
-               lost->place(lost->life == Life::kStopped ? now : lost->record.beat),
-               waits.empty() ? "" : str(", while ", waits, " in ", cause_of(open).text()));
-  }
   if (!difference.empty() || open.empty()) {
     return difference;
   }
@@ -310,14 +291,22 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
     return str(name(*rank), " stood still for ",
                seconds(rank->record.stood_from, rank->record.stood_to), ", ", rank->place(now));
   }
-  const std::string waits = waits_in(longest);
+  const FlightCollective& collective = longest.came.front().second;
+  std::vector<int> waiting;
+  for (const auto& [rank, called] : longest.came) {
+    if (called.ended == 0) {
+      waiting.push_back(rank->record.rank);
+    }
+  }
+  const std::string waits = str(list(waiting), waiting.size() == 1 ? " waits for " : " wait for ",
+                                seconds(*longest.waits_since, now));
   if (longest.missing.empty()) {
-    return str("all ranks came to ", longest.text(), ", in which ", waits,
+    return str("all ranks came to ", collective.text(), ", in which ", waits,
                ": look at the link between them");
   }
   const FlightRank& missing = *longest.missing.front();
   return str("rank ", missing.record.rank, " on ", missing.record.host, " did not join ",
-             longest.text(), ", in which ", waits, ": it is ", missing.place(now));
+             collective.text(), ", in which ", waits, ": it is ", missing.place(now));
 }
 
 JobVerdict flight_verdict_of_job() {
