@@ -171,17 +171,26 @@ void fail_base(const std::string& checkpoint, const std::string& folder, const s
 }
 
 void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to) {
-  for (Manifest::Base base : source.reader().manifest().bases) {
+  const std::vector<Manifest::Base> bases = source.reader().manifest().bases;
+  const std::string& directory = source.reader().directory();
+  bool has_moved = moved_to.empty() || bases.empty();
+  std::string why_not;
+  for (Manifest::Base base : bases) {
     std::unique_ptr<TensorSource> opened;
     std::string wrong;
     const std::vector<std::string> places = places_of(base, moved_to);
     for (size_t i = 0; i < places.size() && !opened; ++i) {
       opened = open_base(control, places[i], base, model, &wrong);
+      has_moved = has_moved || (opened && i == 0);
     }
     if (!opened) {
-      fail_base(source.reader().directory(), places.front(), wrong);
+      fail_base(directory, places.front(), wrong);
     }
     source.refer(base, std::move(opened));
+    why_not = wrong;
+  }
+  if (!has_moved) {
+    fail_base(directory, moved_to, why_not);
   }
 }
 

@@ -56,7 +56,7 @@ PieceSource open_checkpoint(Control& control, const std::string& directory, Mode
 // they are gone, or are not what they were.
 void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to);
 
-// Where a base may be: of several only one may have moved.
+// Where a base may be. Of several only one may have moved; but one must have, to `moved_to`.
 std::vector<std::string> places_of(const Manifest::Base& base, const std::string& moved_to);
 // AgreedError(kData): what a checkpoint refers to in this folder is not what it should be.
 [[noreturn]] void fail_base(const std::string& checkpoint, const std::string& folder,

@@ -262,7 +262,7 @@ ROWS = {
         Row("auto", "true", gives(lambda run: "wpe" in names(run), False, True), given=TUNED),
         Row("auto", "true", same(names), given="model.freeze=wpe"),
         Row("true", "false", ends=(CONFIG, "checkpoint.self_contained = false needs checkpoint.init_from"))],
-    "checkpoint.base": [Row(None, "runs/images", ends=(DATA, "runs/borrower/.* refers to weights in runs/images/"),
+    "checkpoint.base": [Row(None, "runs/images", ends=(DATA, "runs/borrower/.* refers to weights in runs/images: runs/images/"),
                             given=BORROWS + " run.name=borrower train.steps=3")],
     "checkpoint.async": [
         Row("false", "true", same(weights), gives(saves_beside_steps, [(1, False), (2, False)], [(1, True), (2, False)]), given="train.steps=2 checkpoint.every_steps=1")],
