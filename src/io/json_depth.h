@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// Of objects and lists in each other; of a text that is no JSON, any number.
+// How many objects and lists lie in each other. For a text that is no JSON it is any number.
 inline int json_depth(std::string_view text) {
   int depth = 0, deepest = 0;
   bool in_text = false;

@@ -70,7 +70,7 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
   mesh_ = std::make_shared<Mesh>(world.control(), ranks, memory, node_of_rank_, dist.shard,
                                  mesh_shape(dist));
   if (dist.min_gb_s > 0) {
-    // Of all ranks, whatever axes they have: so they agree, and all links are used.
+    // All ranks measure together, whatever axes they have, so that they agree and use all links.
     const Group all(world.control(), ranks, memory, std::vector<int>(hosts_.size(), 0));
     bus_gb_s_ = require_bus_bandwidth(all, stream, dist.min_gb_s);
   }

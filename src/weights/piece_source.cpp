@@ -129,32 +129,24 @@ PieceSource open_checkpoint(Control& control, const std::string& directory, Mode
 
 namespace {
 
-// Collective. Sets base.path to the folder that was opened, or returns null and says what is wrong,
-// unless something was before. A base's own base is not followed: a manifest names the folder that
-// holds a tensor.
-std::unique_ptr<TensorSource> open_base(Control& control, std::string folder, Manifest::Base& base,
-                                        Model& model, std::string* wrong) {
-  std::string said;
-  try {
-    folder = on_root(control, [&] { return resolve_checkpoint(folder); });
-    std::unique_ptr<TensorSource> source;
-    if (is_hugging_face(folder)) {
-      source = open_hugging_face(control, folder);
-    } else {
-      source = std::make_unique<PieceSource>(open_checkpoint(control, folder, model));
-    }
-    const std::string hash = hash_of_tensors(control, *source, base.tensors, model);
-    if (hash == base.hash) {
-      base.path = std::filesystem::absolute(folder).lexically_normal();
-      return source;
-    }
-    said = str("its ", base.tensors.size(), " tensors had the hash ", visible(base.hash),
-               " and have ", hash);
-  } catch (const AgreedError& error) {
-    said = error.what();
+// Collective. Sets base.path to the folder that was opened; AgreedError says what is wrong with it.
+// A base's own base is not followed: a manifest names the folder that holds a tensor.
+std::unique_ptr<TensorSource> open_base(Control& control, const std::string& place,
+                                        Manifest::Base& base, Model& model) {
+  const std::string folder = on_root(control, [&] { return resolve_checkpoint(place); });
+  std::unique_ptr<TensorSource> source;
+  if (is_hugging_face(folder)) {
+    source = open_hugging_face(control, folder);
+  } else {
+    source = std::make_unique<PieceSource>(open_checkpoint(control, folder, model));
   }
-  *wrong = wrong->empty() ? said : *wrong;
-  return nullptr;
+  const std::string hash = hash_of_tensors(control, *source, base.tensors, model);
+  if (hash != base.hash) {
+    throw AgreedError(ExitCode::kData, str("its ", base.tensors.size(), " tensors had the hash ",
+                                           visible(base.hash), " and have ", hash));
+  }
+  base.path = std::filesystem::absolute(folder).lexically_normal();
+  return source;
 }
 
 }  // namespace
@@ -172,25 +164,27 @@ void fail_base(const std::string& checkpoint, const std::string& folder, const s
 
 void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to) {
   const std::vector<Manifest::Base> bases = source.reader().manifest().bases;
-  const std::string& directory = source.reader().directory();
   bool has_moved = moved_to.empty() || bases.empty();
-  std::string why_not;
+  std::string wrong;  // with the first place of the base that was tried last
   for (Manifest::Base base : bases) {
-    std::unique_ptr<TensorSource> opened;
-    std::string wrong;
     const std::vector<std::string> places = places_of(base, moved_to);
-    for (size_t i = 0; i < places.size() && !opened; ++i) {
-      opened = open_base(control, places[i], base, model, &wrong);
-      has_moved = has_moved || (opened && i == 0);
+    std::unique_ptr<TensorSource> opened;
+    for (const std::string& place : places) {
+      try {
+        opened = open_base(control, place, base, model);
+        has_moved = has_moved || place == moved_to;
+        break;
+      } catch (const AgreedError& error) {
+        wrong = place == places.front() ? error.what() : wrong;
+      }
     }
     if (!opened) {
-      fail_base(directory, places.front(), wrong);
+      fail_base(source.reader().directory(), places.front(), wrong);
     }
     source.refer(base, std::move(opened));
-    why_not = wrong;
   }
   if (!has_moved) {
-    fail_base(directory, moved_to, why_not);
+    fail_base(source.reader().directory(), moved_to, wrong);
   }
 }
 

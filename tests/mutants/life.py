@@ -350,7 +350,7 @@ MUTANTS = [
            "left_out_.contains(slab.name)", "false",
            ["weights.bases Bases.test_the_same_model_in_less_space"]),
     Mutant("a base that changed is taken", "src/weights/piece_source.cpp",
-           "if (hash == base.hash) {", "if (true) {",
+           "if (hash != base.hash) {", "if (false) {",
            ["weights.bases Bases.test_one_that_moved_or_changed"]),
     Mutant("the hash of a base depends on the ranks", "src/weights/piece_source.cpp",
            "      lines.insert(line + \"\\n\");\n", "      lines.insert(line + \"\\n\" + text);\n",
