@@ -76,7 +76,8 @@ double GpuMetrics::joules_per_unit(const GpuUses& ranks, double units) {
   for (std::optional<double>& of_rank : spent_) {
     joules += *std::exchange(of_rank, std::nullopt);
   }
-  return joules / std::exchange(units_, 0);
+  const double per_unit = joules / std::exchange(units_, 0);
+  return std::exchange(has_begun_, true) ? per_unit : kNotKnown;
 }
 
 std::string clock_beside_median(const GpuUses& ranks, int rank) {

@@ -27,7 +27,8 @@ class GpuMetrics {
   // "gpu": {"samples": {"mean": 10.0, "least": 10.0, "greatest": 10.0}, "energy_j": null, ...,
   //         "throttled_ranks": [5]}: each figure over the ranks that know it, null if none does;
   // "joules_per_token", by the name of `units`, "tokens" or "images": what `all_ranks` spent over
-  // the units, both since the last line that has it; null until the energy of each rank is known.
+  // the units, both since the last line that has it; null until the energy of each rank is known,
+  // and then once more, because the first energy is of a part of the time before it.
   // `ranks` are all, or those of one of several islands, which then stand for all.
   std::vector<Metric> add(const GpuUses& ranks, size_t all_ranks, double units,
                           const std::string& name_of_units);
@@ -40,6 +41,7 @@ class GpuMetrics {
 
   std::vector<std::optional<double>> spent_{};  // J, by rank, since they were last divided
   double units_ = 0;                            // likewise
+  bool has_begun_ = false;                      // the energy of each rank was known
   std::set<GpuFigure> named_{};
 };
 

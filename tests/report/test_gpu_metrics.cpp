@@ -39,7 +39,10 @@ TEST(GpuMetrics, EachFigureOverTheRanks) {
 
 TEST(GpuMetrics, JoulesOfAllRanks) {
   const auto joules = [](const GpuUses& ranks, size_t all_ranks) {
-    return line(ranks, all_ranks).substr(line(ranks, all_ranks).rfind(':') + 1);
+    GpuMetrics metrics;
+    metrics.add(ranks, all_ranks, 1000, "tokens");
+    const std::string text = to_json_line(metrics.add(ranks, all_ranks, 8, "tokens"));
+    return text.substr(text.rfind(':') + 1);
   };
   const GpuUse five = use_of(5, 1900, 0), seven = use_of(7, 1900, 0);
   EXPECT_EQ(joules({five, seven}, 2), "1.5}");
@@ -55,6 +58,8 @@ TEST(GpuMetrics, JoulesWaitForEachRank) {
   const auto joules = [&](const GpuUses& ranks, double images) {
     return to_json_line({metrics.add(ranks, 2, images, "images")[1]});
   };
+  EXPECT_EQ(joules({silent, five}, 4), "{\"joules_per_image\":null}");
+  EXPECT_EQ(joules({five, silent}, 4), "{\"joules_per_image\":null}") << "of a part of the time";
   EXPECT_EQ(joules({five, silent}, 4), "{\"joules_per_image\":null}");
   EXPECT_EQ(joules({silent, silent}, 8), "{\"joules_per_image\":null}");
   EXPECT_EQ(joules({five, five}, 8), "{\"joules_per_image\":0.75}");  // 15 J over 20
