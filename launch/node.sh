@@ -7,7 +7,9 @@ fact() { if [ -n "${2:-}" ]; then echo "$1 $2"; fi; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
 fact hostname "$(hostname)"
-fact machine "$(cat /sys/devices/virtual/dmi/id/product_name 2>/dev/null)"
+# SageMaker tells its containers the type, as ml.p4d.24xlarge.
+type=$(sed -n 's/.*"current_instance_type": *"ml\.\([^"]*\)".*/\1/p' "${TANDEM_OPT_ML:-/opt/ml}/input/config/resourceconfig.json" 2>/dev/null)
+fact machine "${type:-$(cat /sys/devices/virtual/dmi/id/product_name 2>/dev/null)}"
 fact cores "$(nproc)"
 
 # The program, which must be the same everywhere, and start.

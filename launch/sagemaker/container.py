@@ -38,7 +38,8 @@ class Container:
         self.channels = sorted(self.read("inputdataconfig"))
         given = {key: plain(value) for key, value in self.read("hyperparameters").items()
                  if not key.startswith("sagemaker_")}  # the SDK has these keys for its own entry points
-        self.options = {key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}
+        self.options = {"market": "sagemaker",
+                        **{key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}}
         self.settings = {key: value for key, value in given.items() if not key.startswith("launch.")}
         self.settings["run.dir"] = self.run_dir()
         if "config" in self.settings:

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pretend_hosts
@@ -18,6 +19,9 @@ import tandem_program
 from tandem_program import CONFIG, DATA, NUMERICAL, STOPPED, losses, tensors_in
 
 LAUNCH = os.path.join(ROOT, "launch")
+sys.path += [os.path.join(LAUNCH, "run"), os.path.join(LAUNCH, "sagemaker")]
+from container import Container
+
 RUN = os.path.join(LAUNCH, "run.sh")
 TRAIN, METRICS = os.path.join(LAUNCH, "sagemaker", "train"), os.path.join(LAUNCH, "sagemaker", "metrics.json")
 LOST = 75
@@ -77,6 +81,13 @@ class OneHost(Sagemaker):
     def read(self, *names):
         with open(os.path.join(self.ml, *names)) as file:
             return file.read()
+
+    def test_the_type_is_what_the_service_says_at_the_services_price(self):
+        self.finished(self.start("type"), CONFIG)  # without a dataset
+        environment = {**os.environ, "TANDEM_OPT_ML": self.ml}
+        facts = subprocess.run([os.path.join(LAUNCH, "node.sh"), *["/none"] * 4], env=environment, capture_output=True, text=True).stdout
+        self.assertIn("machine g5.48xlarge\n", facts)
+        self.assertEqual(Container(self.ml).options["market"], "sagemaker")
 
     def test_hyperparameters_and_what_is_collected(self):
         """Raw values, quoted ones, and those of the SDK itself. The dataset is the one of the channels."""
