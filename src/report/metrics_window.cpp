@@ -21,11 +21,12 @@ int64_t largest_host_bytes(std::span<const RankUse> ranks, const std::vector<int
 }
 
 // Local ranks count the ranks of a host in the order of the job.
-std::unique_ptr<GpuWatch> watch_own_gpu(const Machine& machine, double every_s) {
+std::unique_ptr<GpuWatch> watch_own_gpu(const Machine& machine, const Config& config) {
   const int rank = machine.mesh()->job().rank();
   const auto own = machine.hosts().begin() + rank;
   const auto local_rank = static_cast<int>(std::count(machine.hosts().begin(), own, *own));
-  return watch_gpu(every_s, machine.device(), rank, local_rank, *own);
+  return watch_gpu(config.log.gpu_every_s, machine.device(), rank, local_rank, *own,
+                   xid_export(config, *own));
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
       global_batch_(config.train.global_batch),
       exchanged_(exchanged),
       peak_flops_(machine.peak_flops(dtype)),
-      gpu_(watch_own_gpu(machine, config.log.gpu_every_s)),
+      gpu_(watch_own_gpu(machine, config)),
       exports_(config, mesh_.job().rank(), machine.hosts(), gpu_ ? gpu_->gpu() : "") {}
 
 MetricsWindow::Mark MetricsWindow::mark() {

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <iterator>
+#include <memory>
 #include <numeric>
+#include <regex>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +15,8 @@
 namespace tandem {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 struct GpuRow {
   GpuFigure figure;
@@ -44,6 +49,21 @@ std::vector<Gauge> gpu_gauges(const std::optional<GpuUse>& use) {
   return gauges;
 }
 
+// What starts of the run that were killed have left.
+void remove_old_files(const std::string& folder, const std::string& run) {
+  const std::regex name("\\d+\\.prom(\\.partial)?");
+  const std::string begin = "tandem_" + run + "_";
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string file = entry->path().filename();
+    if (file.starts_with(begin) && std::regex_match(file.substr(begin.size()), name)) {
+      std::error_code ignored;  // another host may have removed it
+      fs::remove(entry->path(), ignored);
+    }
+  }
+}
+
 double total_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
@@ -65,6 +85,9 @@ RunExports::RunExports(const Config& config, int rank, std::vector<std::string> 
   if (!gpu.empty()) {
     labels_.emplace_back("gpu", gpu);
   }
+  if (exports_.wants_prometheus() && is_first_of_host()) {
+    remove_old_files(config.log.prometheus, run_);
+  }
 }
 
 void RunExports::write(const StepMetrics& metrics, int first_rank, std::optional<double> usd) {
@@ -83,9 +106,13 @@ void RunExports::write(const StepMetrics& metrics, int first_rank, std::optional
   if (exports_.wants_emf() && rank_ == 0) {
     exports_.append_line(run_line(metrics, usd));
   }
-  if (exports_.wants_emf() && std::ranges::find(hosts_, hosts_[rank]) == hosts_.begin() + rank_) {
+  if (exports_.wants_emf() && is_first_of_host()) {
     exports_.append_line(host_line());
   }
+}
+
+bool RunExports::is_first_of_host() const {
+  return std::ranges::find(hosts_, hosts_[static_cast<size_t>(rank_)]) == hosts_.begin() + rank_;
 }
 
 double RunExports::units_per_s(const StepMetrics& metrics) const {
@@ -156,15 +183,25 @@ std::string RunExports::host_line() {
   using Values = const std::vector<double>&;
   add("GpuUse", "Percent", GpuFigure::kUse,
       [](Values v) { return 100 * total_of(v) / static_cast<double>(v.size()); });
+  add("GpuLeastUse", "Percent", GpuFigure::kUse,
+      [](Values v) { return 100 * std::ranges::min(v); });
   add("GpuPower", "None", GpuFigure::kPowerW, total_of);
   add("GpuTemperature", "None", GpuFigure::kTemperatureC,
       [](Values v) { return std::ranges::max(v); });
   add("GpuThrottled", "Count", GpuFigure::kThrottled, [](Values v) {
     return static_cast<double>(std::ranges::count_if(v, [](double share) { return share > 0; }));
   });
-  add("Xid", "Count", GpuFigure::kXids,
-      [&](Values v) { return std::max(0.0, total_of(v) - std::exchange(xids_, total_of(v))); });
   return emf_line(unix_now_s(), {{"Run", run_}, {"Host", host}}, figures);
+}
+
+std::function<void()> xid_export(const Config& config, const std::string& host) {
+  if (config.log.emf.empty()) {
+    return nullptr;
+  }
+  return [labels = Labels{{"Run", config.run.name}, {"Host", host}},
+          exports = std::make_shared<Exports>("", "", config.log.emf)] {
+    exports->append_line(emf_line(unix_now_s(), labels, {{"Xid", "Count", 1}}));
+  };
 }
 
 }  // namespace tandem

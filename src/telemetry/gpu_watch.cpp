@@ -93,6 +93,9 @@ struct GpuWatch::State {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
         if (const auto xid = nvml.wait_for_xid(std::clamp(left, {}, kLongestWait))) {
           ++xids;
+          if (options.on_xid) {
+            options.on_xid();
+          }
           warn_once(str("Xid ", *xid),
                     str("the driver reports Xid ", *xid, "; NVIDIA's Xid catalog says what to do"));
         }
@@ -158,7 +161,7 @@ std::string visible_gpu(const char* list, int number) {
 }  // namespace
 
 std::unique_ptr<GpuWatch> watch_gpu(double period_s, Device device, int rank, int local_rank,
-                                    const std::string& host) {
+                                    const std::string& host, std::function<void()> on_xid) {
   const char* library = std::getenv("TANDEM_NVML");
   std::string gpu = gpu_address(device);
   if (library && gpu.empty()) {
@@ -171,7 +174,8 @@ std::unique_ptr<GpuWatch> watch_gpu(double period_s, Device device, int rank, in
                             .period = std::chrono::duration<double>(period_s),
                             .rank = rank,
                             .host = host,
-                            .says_why_not = local_rank == 0};
+                            .says_why_not = local_rank == 0,
+                            .on_xid = std::move(on_xid)};
   if (library) {
     options.nvml = library;
   }

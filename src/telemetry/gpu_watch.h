@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +24,8 @@ class GpuWatch {
     std::chrono::duration<double> period{1};  // between samples
     int rank = 0;                             // with the host: for messages
     std::string host;
-    bool says_why_not = true;  // if there is no library or no such GPU
+    bool says_why_not = true;        // if there is no library or no such GPU
+    std::function<void()> on_xid{};  // called at each, by the thread
   };
 
   // Begins. What goes wrong, an Xid of each number, the first uncorrected ECC error and the first
@@ -54,6 +56,6 @@ class GpuWatch {
 // CPU watches the GPU that it would compute on: the entry `local_rank` of CUDA_VISIBLE_DEVICES, or
 // of all GPUs.
 std::unique_ptr<GpuWatch> watch_gpu(double period_s, Device device, int rank, int local_rank,
-                                    const std::string& host);
+                                    const std::string& host, std::function<void()> on_xid = {});
 
 }  // namespace tandem

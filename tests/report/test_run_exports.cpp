@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -87,21 +90,45 @@ TEST_F(Exporting, ALineForTheRunAndOneForEachHost) {
                 {{"Run", "a"},
                  {"Host", "n0"},
                  {"GpuUse", 75.0},
+                 {"GpuLeastUse", 50.0},
                  {"GpuPower", 800.0},
-                 {"GpuThrottled", 1.0},
-                 {"Xid", 2.0}},
+                 {"GpuThrottled", 1.0}},
                 {{"Run", "a"},
                  {"Host", "n1"},
                  {"GpuUse", 75.0},
+                 {"GpuLeastUse", 75.0},
                  {"GpuPower", 400.0},
-                 {"GpuThrottled", 1.0},
-                 {"Xid", 1.0}}}));
+                 {"GpuThrottled", 1.0}}}));
   metrics_.loss = std::nan("");
-  (*metrics_.gpus[0])[GpuFigure::kXids] = 5;
   first->write(metrics_, 0, 12.5);
   EXPECT_EQ(lines()[3],
             (Json{{"Run", "a"}, {"StepTime", 400.0}, {"UnitsPerSecond", 30.0}, {"Usd", 12.5}}));
-  EXPECT_EQ(lines()[4]["Xid"], 5) << "since the line before";
+}
+
+TEST_F(Exporting, AnXidIsALineOfItsOwn) {
+  const std::function<void()> exports = xid_export(config_, "n1");
+  exports();
+  exports();
+  EXPECT_EQ(lines(), std::vector<Json>(2, Json{{"Run", "a"}, {"Host", "n1"}, {"Xid", 1.0}}));
+  config_.log.emf.clear();
+  EXPECT_FALSE(xid_export(config_, "n1"));
+}
+
+TEST_F(Exporting, TheFirstRankOfAHostRemovesWhatKilledStartsLeft) {
+  const std::string folder = config_.log.prometheus + "/";
+  fs::create_directories(folder);
+  for (const char* name : {"tandem_a_0.prom", "tandem_a_17.prom", "tandem_a_3.prom.partial",
+                           "tandem_a_1_0.prom", "tandem_a_1.prom.old", "tandem_b_0.prom"}) {
+    std::ofstream(folder + name);
+  }
+  const auto count = [&] { return std::distance(fs::directory_iterator(folder), {}); };
+  of_rank(2);
+  EXPECT_EQ(count(), 6);
+  const auto first = of_rank(0);
+  EXPECT_EQ(count(), 3);
+  for (const char* name : {"tandem_a_1_0.prom", "tandem_a_1.prom.old", "tandem_b_0.prom"}) {
+    EXPECT_TRUE(fs::exists(folder + name)) << name << " is of another run, or of nobody's";
+  }
 }
 
 TEST_F(Exporting, AGpuThatNobodyLookedAtKeepsItsFigures) {
@@ -112,9 +139,9 @@ TEST_F(Exporting, AGpuThatNobodyLookedAtKeepsItsFigures) {
   EXPECT_EQ(lines()[3], (Json{{"Run", "a"},
                               {"Host", "n0"},
                               {"GpuUse", 25.0},
+                              {"GpuLeastUse", 0.0},
                               {"GpuPower", 1000.0},
-                              {"GpuThrottled", 0.0},
-                              {"Xid", 0.0}}));
+                              {"GpuThrottled", 0.0}}));
   EXPECT_NE(file_of(0).find("tandem_gpu_power_watts"), std::string::npos);
   metrics_.gpus[0].reset();  // its watch has ended
   first->write(metrics_, 0, std::nullopt);

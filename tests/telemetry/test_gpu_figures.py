@@ -51,7 +51,7 @@ class Watched(Workspace):
         return written()
 
     def monitored_run(self):
-        """(text of each rank's file for Prometheus, while the run goes on; lines for CloudWatch) of ranks with GPUs 7 and 1."""
+        """(text of each rank's file for Prometheus, while the run goes on; lines for CloudWatch) of ranks with GPUs 7, 1 and 2."""
         folder, emf, files = self.path("monitored/prometheus"), self.path("monitored/emf"), {}
 
         def is_there(lines, _):
@@ -59,10 +59,10 @@ class Watched(Workspace):
                 if name.endswith(".prom"):
                     with open(os.path.join(folder, name)) as file:
                         files[name] = file.read()
-            return len(files) == 2 and all("gpu_power_watts" in text for text in files.values()) and \
+            return len(files) == 3 and all("gpu_power_watts" in text for text in files.values()) and \
                 any(line["gpu"]["samples"]["least"] > 0 for line in lines)
         os.makedirs(self.path("monitored"))
-        self.run_until("monitored", is_there, 2, watching("7,1"), "--log.prometheus", folder, "--log.emf", emf, "--run.usd_per_node_hour", "36")
+        self.run_until("monitored", is_there, 3, watching("7,1,2"), "--log.prometheus", folder, "--log.emf", emf, "--run.usd_per_node_hour", "36")
         self.assertEqual(os.listdir(folder), [], "the files are removed at the end")
         with open(emf) as file:
             return files, file.read().splitlines()
@@ -133,7 +133,7 @@ class GpuFigures(Watched):
     def test_monitors(self):
         files, lines = self.monitored_run()
         host = re.escape(os.uname().nodename)
-        for rank, gpu, watts in [(0, 7, "107.5"), (1, 1, "101.5")]:
+        for rank, gpu, watts in [(0, 7, "107.5"), (1, 1, "101.5"), (2, 2, "102.5")]:
             text = files[f"tandem_monitored_{rank}.prom"]
             self.assertRegex(text, fr'(?m)^tandem_gpu_power_watts{{run="monitored",rank="{rank}",host="{host}",gpu="{gpu}"}} {watts}$')
             self.assertEqual("tandem_loss{" in text, rank == 0)
@@ -147,7 +147,8 @@ class GpuFigures(Watched):
             names[" ".join(dimensions)] |= set(defined)
         self.assertEqual((names["Run"], names["Run Host"]), (test_alarms.RUN, test_alarms.HOST), "those of launch/alarms")
         last = [line for line in whole if "GpuUse" in line][-1]
-        self.assertEqual([last[name] for name in ("GpuPower", "GpuTemperature", "GpuThrottled", "Xid")], [209.0, 47.0, 1, 0])
+        self.assertEqual([last[name] for name in ("GpuLeastUse", "GpuPower", "GpuTemperature", "GpuThrottled")], [15.0, 311.5, 47.0, 1])
+        self.assertEqual([line["Xid"] for line in whole if "Xid" in line], [1, 1], "of GPU 2")
 
     def test_weights_keep_their_bits(self):
         self.train("with", "--log.gpu_every_s", "0.001", ranks=2, environment=watching("7,1"))

@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -45,10 +46,14 @@ TEST(GpuWatch, LooksAtItsGpuAgainAndAgain) {
 TEST(GpuWatch, WarnsOnceWithRankHostAndGpu) {
   testing::internal::CaptureStderr();
   {
-    GpuWatch hot(options("1")), broken(options("2")), bad(options("5"));
+    std::atomic<int> xids = 0;
+    GpuWatch::Options counting = options("2");
+    counting.on_xid = [&] { ++xids; };
+    GpuWatch hot(options("1")), broken(counting), bad(options("5"));
     take_until(hot, has_samples);
     take_until(hot, has_samples);
     take_until(broken, [](const GpuUse& use) { return use[kXids] > 1.0; });
+    EXPECT_EQ(xids, 2);
     EXPECT_EQ(take_until(bad, [](const GpuUse& use) { return use[kEccErrors] > 0.0; })[kEccErrors],
               2);
     take_until(bad, has_samples);

@@ -36,7 +36,7 @@ class CfnLint(unittest.TestCase):
                 ("TreatMissingData: breaching", "TreatMissingData: alarming", "'alarming' is not one of"),
                 ("LessThanThreshold", "Below", "'Below' is not one of"),
                 ("AlarmActions: [!Ref Topic]", "AlarmActions: [!Ref Topik]", "'Topik' is not one of"),
-                ("EvaluationPeriods: 5", "EvaluationPeriod: 5", "'EvaluationPeriod' was unexpected"),
+                ("EvaluationPeriods: 3", "EvaluationPeriod: 3", "'EvaluationPeriod' was unexpected"),
                 ("Condition: WatchesBill", "Condition: WatchesBills", "'WatchesBills' is not one of"),
                 ("Protocol: email", "Protocoll: email", "'Protocoll' was unexpected")]:
             with self.subTest(wrong):

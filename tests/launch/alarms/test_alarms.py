@@ -13,20 +13,20 @@ import yaml
 FILE = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..", "..", "launch", "alarms", "cloudwatch.yaml"))
 DAY = 86400
 RUN = {"StepTime", "Loss", "UnitsPerSecond", "Usd"}  # what log.emf writes for a run
-HOST = {"GpuUse", "GpuPower", "GpuTemperature", "GpuThrottled", "Xid"}  # and for each of its hosts
+HOST = {"GpuUse", "GpuLeastUse", "GpuPower", "GpuTemperature", "GpuThrottled", "Xid"}  # and for each of its hosts
 THE_RUN = [{"Name": "Run", "Value": {"Ref": "Run"}}]
 QUERY = re.compile(r"SELECT (AVG|MAX|MIN)\((\w+)\) FROM SCHEMA\(Tandem, Run, Host\) WHERE Run = '\${Run}' "
                    r"GROUP BY Host ORDER BY \1\(\) (ASC|DESC)")
-# Alarm: what is watched, when it tells, for how many seconds, and what missing data means.
+# Alarm: what is watched, when it tells, for how many periods of how many seconds, and what missing data means.
 ALARMS = {
-    "Silent": ({"SampleCount StepTime"}, "FILL(steps, 0)", "<", 1, 300, "breaching"),
-    "Idle": ({"AVG GpuUse"}, None, "<", 20, 900, "notBreaching"),
+    "Silent": ({"SampleCount StepTime"}, "FILL(steps, 0)", "<", 1, ({"Ref": "SilentMinutes"}, 60), "breaching"),
+    "Idle": ({"AVG GpuLeastUse"}, None, "<", 20, (3, 300), "notBreaching"),
     "Slow": ({"p95 StepTime", "p50 StepTime", "SampleCount StepTime"}, "IF(steps >= 200, slow / typical)", ">",
-             {"Ref": "StepTimeFactor"}, DAY, "notBreaching"),
-    "Xid": ({"MAX Xid"}, None, ">", 0, 60, "notBreaching"),
-    "Throttled": ({"MIN GpuThrottled"}, None, ">", 0, 600, "notBreaching"),
-    "RunCost": ({"Maximum Usd"}, None, ">", {"Ref": "RunUsd"}, 300, "ignore"),
-    "Bill": ({"Maximum EstimatedCharges"}, None, ">", {"Ref": "BillUsd"}, 21600, "ignore"),
+             {"Ref": "StepTimeFactor"}, (1, DAY), "notBreaching"),
+    "Xid": ({"MAX Xid"}, None, ">", 0, (1, 60), "notBreaching"),
+    "Throttled": ({"MIN GpuThrottled"}, None, ">", 0, (2, 300), "notBreaching"),
+    "RunCost": ({"Maximum Usd"}, None, ">", {"Ref": "RunUsd"}, (1, 300), "ignore"),
+    "Bill": ({"Maximum EstimatedCharges"}, None, ">", {"Ref": "BillUsd"}, (1, 21600), "ignore"),
 }
 SIGNS = {"GreaterThanThreshold": ">", "LessThanThreshold": "<"}
 
@@ -86,7 +86,7 @@ class Alarms(unittest.TestCase):
             with self.subTest(name):
                 series, expression, period = watched(alarm)
                 self.assertEqual((series, expression, SIGNS[alarm["ComparisonOperator"]], alarm["Threshold"],
-                                  period * alarm["EvaluationPeriods"], alarm["TreatMissingData"]), ALARMS[name])
+                                  (alarm["EvaluationPeriods"], period), alarm["TreatMissingData"]), ALARMS[name])
                 self.assertNotIn("DatapointsToAlarm", alarm, "all periods must breach")
 
     def test_all_tell_the_address(self):
