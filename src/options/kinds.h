@@ -18,11 +18,8 @@ template <class Kind>
 class Kinds {
  public:
   // T is derived from Kind. The first row is chosen until the bound setting names another one.
-  // Throws Error(kInternal) if there is a row of this name.
   template <class T>
   void add(const std::string& name, T kind) {
-    require(std::ranges::count(rows_, name, &Row::name) == 0,
-            [&] { return name + " is registered twice"; });
     rows_.push_back({name, std::make_shared<T>(std::move(kind)), [](const Kind& from) {
                        return std::make_shared<T>(static_cast<const T&>(from));
                      }});
@@ -45,10 +42,14 @@ class Kinds {
   const std::string& name() const { return chosen_; }  // of the chosen row
   const Kind& chosen() const { return *std::ranges::find(rows_, chosen_, &Row::name)->kind; }
 
-  // Binds `key`, which chooses a row, and the settings of all rows.
+  // Binds `key`, which chooses a row, and the settings of all rows. Throws Error(kInternal) if two
+  // rows have one name. add() would throw before main() could catch it.
   void bind(Options& options, const std::string& key, const std::string& help) {
     Choices<std::string> names;
     for (const Row& row : rows_) {
+      if (std::ranges::count(rows_, row.name, &Row::name) > 1) {
+        fail(ExitCode::kInternal, str(key, " = ", row.name, " is registered twice"));
+      }
       names.emplace_back(row.name, row.name);
     }
     options.add_choice(key, chosen_, names, help);

@@ -54,8 +54,9 @@ class ModelKind {
 // register_model() added.
 Kinds<ModelKind>& model_kinds();
 
-// Adds a kind of one's own as model.kind = NAME, for a program that calls tandem::main(). T is
-// derived from ModelKind and copyable. Throws Error(kInternal) if there is one of this name.
+// Adds a kind of one's own as model.kind = NAME, for a program that calls tandem::main(), whose
+// commands end with kInternal if there are two of this name. T is derived from ModelKind and
+// copyable.
 template <class T>
 void register_model(const std::string& name, T kind) {
   model_kinds().add(name, std::move(kind));

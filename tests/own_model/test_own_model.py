@@ -4,6 +4,7 @@
     test_own_model.py PATH_TO_TANDEM [unittest arguments]
 """
 import os
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "program"))
 import tandem_program  # noqa: E402
 from tandem_program import CONFIG, Workspace, metrics, run  # noqa: E402
 
+INTERNAL = 70
 SOURCE = os.path.join(HERE, "..", "..")
 
 
@@ -26,9 +28,13 @@ class OwnModel(Workspace):
     def setUpClass(cls):
         super().setUpClass()
         cmake("--install", os.path.dirname(tandem_program.TANDEM), "--prefix", cls.path("installed"))
-        cmake("-S", HERE, "-B", cls.path("build"), f"-DCMAKE_PREFIX_PATH={cls.path('installed')}", "-DCMAKE_BUILD_TYPE=Release")
-        cmake("--build", cls.path("build"))
-        tandem_program.TANDEM = cls.path("build/own_model")
+        tandem_program.TANDEM = cls.built(HERE, "build")
+
+    @classmethod
+    def built(cls, source, build):
+        cmake("-S", source, "-B", cls.path(build), f"-DCMAKE_PREFIX_PATH={cls.path('installed')}", "-DCMAKE_BUILD_TYPE=Release")
+        cmake("--build", cls.path(build))
+        return cls.path(build + "/own_model")
 
     def train(self, name, *settings, code=0, ranks=None):
         result = run("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", name, "--model.kind", "bigram",
@@ -58,6 +64,16 @@ class OwnModel(Workspace):
         self.assert_one_line(self.train("x", "--model.heads", "2", code=CONFIG), "model.heads = 2 has no meaning with model.kind = bigram")
         self.assert_one_line(self.train("x", "--model.kind", "gpt", "--model.rank", "2", code=CONFIG),
                              "model.rank = 2 has no meaning with model.kind = gpt")
+
+    def test_a_name_that_is_taken(self):
+        """The program is wrong, which each of its commands that knows kinds says by a line."""
+        shutil.copytree(HERE, self.path("twice"))
+        with open(os.path.join(HERE, "own_model.cpp")) as ours, open(self.path("twice/own_model.cpp"), "w") as theirs:
+            theirs.write(ours.read().replace('register_model("bigram"', 'register_model("gpt"'))
+        program = self.built(self.path("twice"), "build_twice")
+        for command in "train", "estimate":
+            done = subprocess.run([program, command], capture_output=True, text=True)
+            self.assert_one_line(self.check(done, INTERNAL), "model.kind = gpt is registered twice")
 
     def test_another_project_takes_the_sources_in(self):
         said = cmake("-S", HERE, "-B", self.path("sources"), f"-DTANDEM_SOURCE={SOURCE}", "-DTANDEM_CUDA=OFF")
