@@ -1,5 +1,6 @@
 # find_package(tandem): what the installed libraries stand on.
 include(CMakeFindDependencyMacro)
+enable_language(C)  # CMake finds MPI::MPI_C and hdf5::hdf5 by asking a C compiler
 find_dependency(Threads)
 find_dependency(OpenMP COMPONENTS CXX)
 foreach(optional MPI HDF5 Boost nlohmann_json ZLIB LibArchive JPEG PNG ICU CUDAToolkit)
