@@ -1,5 +1,7 @@
 #include "src/settings/changes.h"
 
+#include <map>
+
 namespace tandem {
 
 namespace {
@@ -24,13 +26,32 @@ std::vector<Assignment> all_of(const Config& config) {
 
 std::string shown(const std::string& value) { return value.empty() ? "\"\"" : value; }
 
-// Calls visit(before, after) for each setting that both read and whose value differs.
+// The sizes that follow from others where their setting is 0, by setting; empty for other models,
+// and if sizes do not fit together.
+std::map<std::string, int64_t> derived_sizes(const Config& config) {
+  std::optional<TransformerConfig> sizes = config.model->transformer();
+  if (!sizes || !sizes->problems().empty()) {
+    return {};
+  }
+  sizes->vocab = std::max<int64_t>(1, sizes->vocab);  // the dataset knows it
+  const TransformerConfig all = resolved(*sizes);
+  return {{"model.ffn_width", all.ffn_width},
+          {"model.positions", all.positions},
+          {"model.kv_heads", all.kv_heads},
+          {"model.head_width", all.head_width}};
+}
+
+// Calls visit(before, after) for each setting that both read and that means something else.
 template <class F>
 void for_each_change(const Config& then, const Config& now, F visit) {
   const std::vector<Assignment> after = all_of(now);
+  const std::map<std::string, int64_t> old_sizes = derived_sizes(then), sizes = derived_sizes(now);
+  const auto is_derived_alike = [&](const std::string& key) {
+    return old_sizes.contains(key) && sizes.contains(key) && old_sizes.at(key) == sizes.at(key);
+  };
   for (const Assignment& before : all_of(then)) {
     const auto same = std::ranges::find(after, before.key, &Assignment::key);
-    if (same != after.end() && same->value != before.value) {
+    if (same != after.end() && same->value != before.value && !is_derived_alike(before.key)) {
       visit(before, *same);
     }
   }

@@ -13,7 +13,7 @@ std::vector<std::string> fixed_keys();
 
 // One indented line `was key = value, now value` for each of these settings that differs; empty
 // when all are equal. A setting that only one of the two reads is no difference, nor is one of
-// `except`.
+// `except`, nor a 0 in place of the size that it stands for.
 std::string changed_settings(const Config& then, const Config& now,
                              const std::vector<std::string>& except = {});
 

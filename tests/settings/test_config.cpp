@@ -254,6 +254,28 @@ TEST(Config, FixedSettingsAreModelDataAndSeed) {
   EXPECT_NE(changed_settings(a, b), "");
 }
 
+TEST(Config, AZeroIsTheSizeThatItStandsFor) {
+  Config zeros = valid(), sizes = valid();
+  for (Config* config : {&zeros, &sizes}) {
+    set(*config, "model.kind", "llama");
+    set(*config, "model.heads", "4");
+    set(*config, "model.width", "128");
+  }
+  set(sizes, "model.ffn_width", "352");  // 8/3 of 128, rounded up to a multiple of 32
+  set(sizes, "model.kv_heads", "4");
+  set(sizes, "model.head_width", "32");
+  EXPECT_EQ(changed_settings(zeros, sizes), "");
+  EXPECT_TRUE(all_changes(sizes, zeros).empty());
+  set(sizes, "model.ffn_width", "384");
+  EXPECT_EQ(changed_settings(zeros, sizes), "\n  was model.ffn_width = 0, now 384");
+  set(zeros, "model.width", "64");
+  EXPECT_EQ(changed_settings(sizes, zeros),
+            "\n  was model.width = 128, now 64\n  was model.ffn_width = 384, now 0"
+            "\n  was model.head_width = 32, now 0");
+  set(zeros, "model.heads", "3");  // does not divide the width
+  EXPECT_NE(changed_settings(sizes, zeros), "");
+}
+
 TEST(Config, FixedSettingsAreNamed) {
   const std::vector<std::string> keys = fixed_keys();
   const auto is_fixed = [&](const std::string& key) { return std::ranges::count(keys, key) == 1; };
