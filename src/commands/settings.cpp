@@ -78,12 +78,13 @@ std::vector<std::string> apply_settings(Options& options, const std::vector<std:
   }
   append(settings, line.assignments);
   append(problems, options.apply(settings));
-  std::string from;
-  for (const Assignment& setting : settings) {
-    from = setting.key == "checkpoint.init_from" ? setting.value : from;
-  }
-  if (!from.empty() && is_hugging_face(from)) {
-    append(problems, apply_imported(options, from, settings));
+  // A model that was moved is where checkpoint.base says.
+  for (const std::string key : {"checkpoint.init_from", "checkpoint.base"}) {
+    const std::string folder = options.text(key);
+    if (!folder.empty() && is_hugging_face(folder)) {
+      append(problems, apply_imported(options, folder, settings));
+      break;
+    }
   }
   return problems;
 }

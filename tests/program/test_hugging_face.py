@@ -105,6 +105,15 @@ class HuggingFace(Workspace):
                 got = {tensor: value for tensor, value in self.tensors(name).items() if tensor.startswith("param/")}
                 self.assertEqual(got, want, name)
 
+    def test_a_model_that_moved_still_says_its_sizes(self):
+        """The settings of a run name none of them, and checkpoint.init_from is where the model was."""
+        self.make("movable", LLAMA)
+        tuned = ["--lora.rank", "2"]
+        self.start("movable", "tuned", *tuned)
+        os.rename(self.path("movable"), self.path("moved"))
+        self.start("movable", "tuned", *tuned, "--train.steps", "9", code=tandem_program.CONFIG)
+        self.start("movable", "tuned", *tuned, "--train.steps", "9", "--checkpoint.base", self.path("moved"))
+
     def test_settings_come_from_config_json(self):
         self.start("llama", "settings")
         shown = self.check(run("inspect", self.run_folder("settings"), "--tensors")).stdout
