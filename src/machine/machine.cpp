@@ -124,6 +124,7 @@ std::string Machine::sharing(const DistConfig& dist) const {
       text += all.replicas() > 1 ? " inside a node"
               : mesh_->islands() ? " over an island"
                                  : " over all ranks";
+      text += mesh_->tensor() ? ", cut weights over " + counted(mesh_->data().parts(), "rank") : "";
     }
   }
   text += dist.reduce == Reduce::kExact ? "; exact sums" : "; ring sums";

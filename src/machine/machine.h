@@ -50,8 +50,9 @@ class Machine {
   // Texts for the table at the start of a run:
   // "cuda (NVIDIA H200), nccl" or "CPU, 2 threads"; "CPU (no GPU found)" in a build for GPUs.
   std::string description() const;
-  // "4 ranks, 2 on each node; 2 cut each layer; ZeRO stage 2 over all ranks; ring sums; bus
-  // bandwidth 47.6 GB/s", "2 islands of 4 ranks, which meet every 20 steps, ..."
+  // "4 ranks, 2 on each node; 2 cut each layer; ZeRO stage 2 over all ranks, cut weights over 2
+  // ranks; ring sums; bus bandwidth 47.6 GB/s", "2 islands of 4 ranks, which meet every 20 steps,
+  // ..."
   std::string sharing(const DistConfig& dist) const;
   // Between steps: "parameters 4.0 MiB, gradients 4.0 MiB; in the host's memory masters 8.0 MiB".
   std::string memory_at_rest(Offload offload) const;

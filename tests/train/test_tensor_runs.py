@@ -68,6 +68,8 @@ class Tensor(Workspace):
         self.assertRegex(shown, r"ranks +4 ranks; 2 cut each layer; ZeRO stage 0; ring sums")
         shown = self.train("far", *SIZES, *cut(4), "--train.steps", 1, "--dist.node_size", 2, "--log.progress", "plain", ranks=4).stdout
         self.assertRegex(shown, r"ranks +4 ranks, 2 on each node; 4 cut each layer, across nodes, which is slow;")
+        shown = self.train("sharded", *SIZES, *cut(2), "--train.steps", 1, "--dist.zero", 3, "--log.progress", "plain", ranks=4).stdout
+        self.assertRegex(shown, r"ranks +4 ranks; 2 cut each layer; ZeRO stage 3 over all ranks, cut weights over 2 ranks; ring sums")
 
     def test_a_run_goes_on_with_any_tensor_size(self):
         self.train("saved", *SIZES, *cut(2, "--dist.zero", 3), "--train.steps", 5, ranks=4)
