@@ -140,6 +140,16 @@ void inspect_hugging_face(const std::string& folder, const Request& request) {
   }
 }
 
+// Error kData if the folder that a checkpoint refers to holds no weights.
+void require_base(const std::string& checkpoint, const Manifest::Base& base) {
+  try {
+    resolve_checkpoint(base.path);
+  } catch (const Error&) {
+    fail_data(checkpoint, " refers to weights in ", visible(base.path), ", where none are; put ",
+              "them back, or say where they are when they are read (checkpoint.base, --base)");
+  }
+}
+
 void inspect_checkpoint(const std::string& folder, const Request& request) {
   const CheckpointReader reader(folder);
   const Manifest& manifest = reader.manifest();
@@ -169,6 +179,11 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
   }
   if (request.tensors || request.verify) {
     show("\n%s", manifest.config.c_str());
+  }
+  for (const Manifest::Base& base : manifest.bases) {
+    if (request.verify) {
+      require_base(folder, base);
+    }
   }
 }
 

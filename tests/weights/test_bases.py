@@ -97,12 +97,14 @@ class Bases(Workspace):
         expected = self.exported("borrower")
         os.rename(there, moved)
         checkpoint = self.checkpoint("borrower", 1)
-        for command in [["eval", self.run_folder("borrower"), "--data", self.text], ["inspect", checkpoint, "--verify"],
+        for command in [["eval", self.run_folder("borrower"), "--data", self.text],
                         ["export", self.run_folder("borrower"), "--output", self.path("refused")]]:
-            code = OK if command[0] == "inspect" else DATA
-            result = self.check(run(*command), code)
-            if code == DATA:
-                self.assert_one_line(result, f"{checkpoint} refers to weights in {there}: .*no checkpoint here.*checkpoint.base")
+            result = self.check(run(*command), DATA)
+            self.assert_one_line(result, f"{checkpoint} refers to weights in {there}: .*no checkpoint here.*checkpoint.base")
+        self.check(run("inspect", checkpoint, "--tensors"))
+        verified = self.check(run("inspect", checkpoint, "--verify"), DATA)
+        self.assertIn("every byte is as it was written", verified.stdout)
+        self.assert_one_line(verified, f"{checkpoint} refers to weights in {there}, where none are; .*checkpoint.base, --base")
         self.assert_one_line(self.referring("borrower", "lender", "--train.steps", "2", code=DATA),
                              f"{checkpoint} refers to weights in {there}: .*checkpoint.base")
         self.assertEqual(self.exported("borrower", "--base", moved), expected)
