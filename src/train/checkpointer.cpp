@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -16,7 +15,6 @@
 #include "src/io/file.h"
 #include "src/settings/changes.h"
 #include "src/weights/hugging_face/settings.h"
-#include "src/weights/piece_source.h"
 #include "src/weights/run_directory.h"
 #include "src/weights/stored_weights.h"
 
@@ -206,7 +204,7 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
     return false;
   }
   if (!config_.is_self_contained()) {
-    refer_to(source->bases());
+    refer_to(source->bases().empty() ? bases_of(*source) : source->bases());
   }
   training_.store().values.publish();
   const StepState step_state = state.step_state(training_.options());
@@ -235,26 +233,28 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     tandem::load(stream_, *weights, slabs);
   });
   if (!config_.is_self_contained()) {
-    refer_to(bases_in(*weights));
+    refer_to(bases_in(job_, *weights, model_));
   }
   training_.store().values.publish();
 }
 
-// Collective. The frozen weights, by the folder that holds them.
-std::vector<Manifest::Base> Checkpointer::bases_in(const TensorSource& weights) const {
-  std::map<std::string, std::vector<std::string>> by_folder;
-  for (const Parameter* parameter : parameters_of(model_)) {
-    for (const Piece& piece : pieces_of(*parameter)) {
-      const std::string name = "param/" + piece.name;
-      if (parameter->frozen) {
-        const std::filesystem::path folder = std::filesystem::absolute(weights.home_of(name));
-        by_folder[folder.lexically_normal()].push_back(name);
-      }
-    }
+// Collective. What a run that was self-contained refers to from now on: checkpoint.init_from.
+// AgreedError(kData) if its frozen weights are not those of the run.
+std::vector<Manifest::Base> Checkpointer::bases_of(const PieceSource& whole) const {
+  if (std::ranges::none_of(parameters_of(model_), &Parameter::frozen)) {
+    return {};
   }
-  std::vector<Manifest::Base> bases;
-  for (const auto& [folder, names] : by_folder) {
-    bases.push_back({folder, hash_of_tensors(job_, weights, names, model_), names});
+  const std::string folder =
+      on_root(job_, [&] { return resolve_checkpoint(config_.checkpoint.init_from); });
+  const auto weights = open_weights(job_, folder, model_, config_.checkpoint.base);
+  std::vector<Manifest::Base> bases = bases_in(job_, *weights, model_);
+  for (const Manifest::Base& base : bases) {
+    if (hash_of_tensors(job_, whole, base.tensors, model_) != base.hash) {
+      throw AgreedError(
+          ExitCode::kData,
+          str(base.path, " has other weights than the frozen ones of ", whole.reader().directory(),
+              ", which cannot refer to them; set checkpoint.self_contained = true"));
+    }
   }
   return bases;
 }

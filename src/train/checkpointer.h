@@ -15,6 +15,7 @@
 #include "src/machine/machine.h"
 #include "src/settings/config.h"
 #include "src/step/training_step.h"
+#include "src/weights/piece_source.h"
 #include "src/weights/run_state.h"
 #include "src/weights/snapshot.h"
 
@@ -81,7 +82,7 @@ class Checkpointer {
   void repair_best(const RunState& state);
   bool load(const std::string& checkpoint, Start& start);
   void load_weights_of(const std::string& checkpoint);
-  std::vector<Manifest::Base> bases_in(const TensorSource& weights) const;
+  std::vector<Manifest::Base> bases_of(const PieceSource& whole) const;
   void refer_to(std::vector<Manifest::Base> bases);
   std::span<const Slab> copy();
   Manifest manifest(RunState state) const;

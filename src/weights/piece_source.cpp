@@ -188,6 +188,24 @@ void open_bases(Control& control, PieceSource& source, Model& model, const std::
   }
 }
 
+std::vector<Manifest::Base> bases_in(Control& control, const TensorSource& weights, Model& model) {
+  std::map<std::string, std::vector<std::string>> by_folder;
+  for (const Parameter* parameter : parameters_of(model)) {
+    for (const Piece& piece : pieces_of(*parameter)) {
+      const std::string name = "param/" + piece.name;
+      if (parameter->frozen) {
+        const std::filesystem::path folder = std::filesystem::absolute(weights.home_of(name));
+        by_folder[folder.lexically_normal()].push_back(name);
+      }
+    }
+  }
+  std::vector<Manifest::Base> bases;
+  for (const auto& [folder, names] : by_folder) {
+    bases.push_back({folder, hash_of_tensors(control, weights, names, model), names});
+  }
+  return bases;
+}
+
 std::string hash_of_tensors(Control& control, const TensorSource& source,
                             const std::vector<std::string>& names, Model& model) {
   std::set<std::string> left(names.begin(), names.end());

@@ -62,6 +62,10 @@ std::vector<std::string> places_of(const Manifest::Base& base, const std::string
 [[noreturn]] void fail_base(const std::string& checkpoint, const std::string& folder,
                             const std::string& wrong);
 
+// Collective. A model's frozen weights, by the folder that holds them. AgreedError as
+// hash_of_tensors().
+std::vector<Manifest::Base> bases_in(Control& control, const TensorSource& weights, Model& model);
+
 // Collective. XXH3-128 over the names and the content of these tensors, in 32 hex digits. Each rank
 // reads a share of them. AgreedError(kData) for a name that is no piece of the model, or none of
 // the source.

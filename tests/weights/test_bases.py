@@ -76,6 +76,22 @@ class Bases(Workspace):
         self.assertEqual(self.bases("again", 4), [])
         self.assertEqual(tensors_in(self.run_folder("again")), tensors_in(self.run_folder("whole")))
 
+    def test_a_run_that_was_self_contained_may_refer_to_it(self):
+        self.referring("part", "teacher", *self.steps)
+        shutil.copytree(self.run_folder("whole"), self.run_folder("later"))
+        shutil.rmtree(self.checkpoint("later", 4))
+        # Other weights are there: the teacher's of another seed.
+        self.train("other", "--train.steps", "2", "--run.seed", "9")
+        self.assert_one_line(self.referring("later", "other", *self.steps, code=DATA),
+                             f"{self.checkpoint('other', 2)} has other weights than the frozen ones of {self.checkpoint('later', 2)}")
+        self.referring("later", "teacher", *self.steps, ranks=2)
+        self.assertEqual(self.bases("later", 4), self.bases("part", 4))
+        self.assertEqual(tensors_in(self.run_folder("later")).keys(), tensors_in(self.run_folder("part")).keys())
+        # Where nothing is frozen, the source may be gone.
+        self.referring("free", "other", "--train.steps", "1", frozen=[])
+        shutil.rmtree(self.run_folder("other"))
+        self.referring("free", "other", "--train.steps", "2", frozen=[])
+
     def test_a_source_that_refers_elsewhere_is_not_named(self):
         self.referring("child", "teacher", *self.steps)
         self.referring("grandchild", "child", *self.steps, frozen=["--model.freeze", "wte,blocks.*"])
