@@ -27,21 +27,25 @@ size_t prefix_of(std::string_view name) { return name.rfind('/') + 1; }
 
 PieceSource::PieceSource(CheckpointReader reader, Model& model) : reader_(std::move(reader)) {
   const bool has_pieces = reader_.manifest().format_version >= kPiecesByName;
-  std::set<std::string> known;
+  std::set<std::string> parameters, statistics;
   for (const Parameter* parameter : parameters_of(model)) {
     if (!has_pieces) {
-      known.insert("param/" + parameter->name);
+      parameters.insert(parameter->name);
       add_rows(*parameter);
     }
     for (const Piece& piece : pieces_of(*parameter)) {
-      known.insert("param/" + piece.name);
+      parameters.insert(piece.name);
     }
   }
-  for (const CheckpointReader::Entry& tensor : reader_.tensors()) {
-    if (tensor.name.starts_with("param/") && !known.contains(tensor.name)) {
-      unknown_ = tensor.name;
-    }
+  for (const RunningStatistics* each : model.statistics()) {
+    statistics.insert(each->name);
   }
+  const std::vector<CheckpointReader::Entry> tensors = reader_.tensors();
+  const auto unknown = std::ranges::find_if(tensors, [&](const auto& tensor) {
+    const auto& known = tensor.name.starts_with("stat/") ? statistics : parameters;
+    return !known.contains(tensor.name.substr(prefix_of(tensor.name)));
+  });
+  unknown_ = unknown == tensors.end() ? "" : unknown->name;
 }
 
 void PieceSource::add_rows(const Parameter& parameter) {

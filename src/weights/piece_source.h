@@ -13,8 +13,8 @@
 namespace tandem {
 
 // Checkpoints of format 2 hold whole parameters, "param/blocks.0.attn.qkv.weight". Pieces are cut
-// out of these by rows. Other tensors are passed on. A parameter that the model has not is an error
-// of read(): by then settings have been compared, which says more.
+// out of these by rows. Other tensors are passed on. A parameter, its state or a statistic that the
+// model has not is an error of read(): by then settings have been compared, which says more.
 class PieceSource final : public TensorSource {
  public:
   PieceSource(CheckpointReader reader, Model& model);
@@ -43,7 +43,7 @@ class PieceSource final : public TensorSource {
   std::map<std::string, Rows, std::less<>> rows_;  // by piece; empty from format 3 on
   std::map<std::string, std::shared_ptr<TensorSource>> elsewhere_;  // by name
   std::vector<Manifest::Base> bases_;
-  std::string unknown_;  // a parameter that the model has not, or empty
+  std::string unknown_;  // the first tensor that the model has not, or empty
 };
 
 // Collective. Each rank indexes a share of the files. AgreedError(kData) if a file is missing or

@@ -56,11 +56,22 @@ TEST_F(Pieces, AreCutFromStacks) {
                   {"has no tensor param/blocks.0.attn.k.weight"});
 }
 
-TEST_F(Pieces, AParameterThatTheModelHasNot) {
+// State and statistics of what the model has not are no better than its parameters. The first is
+// named.
+TEST_F(Pieces, ATensorThatTheModelHasNot) {
   Transformer model(small(true));
-  const PieceSource source(CheckpointReader(save(1, one_slab())), model);
-  const auto read = [&] { read_all(source, {"param/w", Shape{10}, 0, {}}); };
-  expect_mentions(data_error(read), {"has a tensor param/w, which the model has not"});
+  const Piece piece = pieces_of(*parameters_of(model)[0])[0];
+  const Slab known{"param/" + piece.name, piece.slice, 0, random_values(piece.slice.elements(), 1)};
+  for (const char* name : {"param/w", "optim/m/w", "stat/w", "stat/wte"}) {
+    const std::vector<Slab> slabs = {known,
+                                     {"stat/x", Shape{2}, 0, random_values(2, 2)},
+                                     {name, Shape{2}, 0, random_values(2, 3)}};
+    const std::string path = save(1, slabs);
+    const PieceSource source(CheckpointReader(path), model);
+    expect_mentions(data_error([&] { read_all(source, known); }),
+                    {str("has a tensor ", name, ", which the model has not")});
+    fs::remove_all(path);
+  }
 }
 
 // Manifests with a hash that is right, as only a program can write them.
