@@ -138,7 +138,8 @@ class H5Writer {
     write(name, 0, values);
   }
 
-  // Attributes of an existing group or dataset ("/" is the root), together less than 64 KiB each.
+  // Attributes of an existing group or dataset ("/" is the root), together less than 64 KiB each. A
+  // dataset has at most eight.
   void set_attribute(const std::string& object, const std::string& name, const std::string& value);
   template <class T>
   void set_attribute(const std::string& object, const std::string& name,

@@ -94,6 +94,12 @@ hid_t access_list() {
   return list;
 }
 
+// Datasets and attributes have the form of HDF5 1.8, which takes fewer bytes. Groups have the
+// oldest form: the newer one is slow with thousands of members, or dense, which is not read here.
+bool use_form(hid_t file, H5F_libver_t form) {
+  return H5Fset_libver_bounds(file, form, H5F_LIBVER_V18) >= 0;
+}
+
 }  // namespace
 
 H5Writer::H5Writer(const std::string& path)
@@ -107,7 +113,7 @@ H5Writer::H5Writer(const std::string& path)
   const Id access(access_list(), H5Pclose);
   errno = 0;
   file_ = H5Fcreate(partial_path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
-  if (file_ < 0) {
+  if (file_ < 0 || !use_form(file_, H5F_LIBVER_V18)) {
     fail_writing(library_message(), errno);
   }
 }
@@ -148,17 +154,24 @@ void H5Writer::fail_writing(const std::string& what, int error_number) {
 
 void H5Writer::create_group(const std::string& name) {
   const LibraryLock lock;
-  const Id links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
-  H5Pset_create_intermediate_group(links, 1);
-  const Id id(H5Gcreate2(file_, name.c_str(), links, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
-  if (!id.ok()) {
-    fail_writing(str("group ", name, ": ", library_message()), 0);
+  for (size_t end = 0; end < name.size();) {
+    end = std::min(name.find('/', end + 1), name.size());
+    const std::string group = name.substr(0, end);
+    if (H5Lexists(file_, group.c_str(), H5P_DEFAULT) > 0) {
+      continue;
+    }
+    const bool is_old = use_form(file_, H5F_LIBVER_EARLIEST);
+    const Id id(H5Gcreate2(file_, group.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
+    if (!is_old || !id.ok() || !use_form(file_, H5F_LIBVER_V18)) {
+      fail_writing(str("group ", group, ": ", library_message()), 0);
+    }
   }
 }
 
 void H5Writer::create_dataset(const std::string& name, H5Type type,
                               const std::vector<int64_t>& shape) {
   const LibraryLock lock;
+  create_group(name.substr(0, name.rfind('/')));
   Written entry{{name, type, shape, 1, 0}, 0};
   for (const int64_t dim : shape) {
     require(dim >= 0, "hdf5: negative dimension");
@@ -166,15 +179,14 @@ void H5Writer::create_dataset(const std::string& name, H5Type type,
   }
   const std::vector<hsize_t> dims(shape.begin(), shape.end());
   const Id space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose);
-  const Id links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
-  H5Pset_create_intermediate_group(links, 1);
   // Early allocation fixes the offset now, so that the bytes can be written without the library.
   const Id properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   H5Pset_layout(properties, H5D_CONTIGUOUS);
   H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(properties, false);
   const Id id(
-      H5Dcreate2(file_, name.c_str(), file_type(type), space, links, properties, H5P_DEFAULT),
+      H5Dcreate2(file_, name.c_str(), file_type(type), space, H5P_DEFAULT, properties, H5P_DEFAULT),
       H5Dclose);
   if (!id.ok()) {
     fail_writing(str("dataset ", name, ": ", library_message()), 0);
