@@ -93,6 +93,10 @@ StoredModel resolve_model(Control& control, const std::string& checkpoint, const
                           const std::string& adapter) {
   const std::string model = on_root(control, [&] { return resolve_checkpoint(checkpoint); });
   const std::string tuned = on_root(control, [&]() -> std::string {
+    if (!base.empty() && (is_hugging_face(model) || read_manifest(model).bases.empty())) {
+      fail(ExitCode::kConfig,
+           str("--base ", base, ": ", model, " refers to no other weights; leave --base out"));
+    }
     if (adapter.empty() || is_adapter_folder(adapter)) {
       return "";
     }

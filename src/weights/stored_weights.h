@@ -37,7 +37,7 @@ struct StoredModel {
 
 // Collective. `adapter`: peft's folder, or a run or checkpoint with adapters, which is then the
 // model, and `checkpoint` its base; empty: none. AgreedError as resolve_checkpoint(), and kConfig
-// for a run without adapters, or if `base` is given, too.
+// for a run without adapters, if `base` is given, too, and for a `base` of a model that has none.
 StoredModel resolve_model(Control& control, const std::string& checkpoint, const std::string& base,
                           const std::string& adapter);
 Config config_of(const StoredModel& stored);

@@ -35,6 +35,9 @@ MUTANTS = [
            "one_file.shard_bytes = std::numeric_limits<int64_t>::max();", "", [RUNS + "test_folders_that_are_refused"]),
     Mutant("lora: tensors of a folder that no layer has are overlooked", FILES, "if (!used.contains(entry.name)) {", "if (false) {",
            [RUNS + "test_folders_that_are_refused"]),
+    Mutant("--base is ignored where nothing refers to one", "src/weights/stored_weights.cpp",
+           "if (!base.empty() && (is_hugging_face(model)", "if (false && (is_hugging_face(model)",
+           ["weights.bases Bases.test_a_model_that_refers_to_nothing_has_no_base"]),
     Mutant("linear: a frozen weight's input is kept for backward", "layers/linear/linear.cpp", "op->x = weight.wanted() ? read : Tensor();", "op->x = read;",
            ["layers.frozen"]),
 ]

@@ -10,7 +10,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
 import tandem_program  # noqa: E402
-from tandem_program import DATA, OK, Workspace, run, tensors_in  # noqa: E402
+from tandem_program import CONFIG, DATA, OK, Workspace, run, tensors_in  # noqa: E402
 
 RUN = ["--model.kind", "llama", "--model.layers", "2", "--model.heads", "4", "--model.kv_heads", "2", "--model.width", "16",
        "--model.context", "8", "--train.global_batch", "4", "--optim.warmup_steps", "1", "--log.tensorboard", "false",
@@ -105,6 +105,15 @@ class Bases(Workspace):
         os.rename(child, moved)
         self.assertEqual(self.exported("grandchild", "--base", moved), expected)
         os.rename(moved, child)
+
+    def test_a_model_that_refers_to_nothing_has_no_base(self):
+        teacher, folder = self.run_folder("teacher"), self.path("hugging-face")
+        self.check(run("export", teacher, "--output", folder))
+        for model, named in [(teacher, self.checkpoint("teacher", 2)), (folder, folder)]:
+            for command in [["eval", model, "--data", self.text], ["generate", model, "--tokenizer", self.text, "--prompt", "the"],
+                            ["export", model, "--output", self.path("refused")]]:
+                self.assert_one_line(self.check(run(*command, "--base", teacher), CONFIG),
+                                     f"--base {teacher}: {named} refers to no other weights; leave --base out")
 
     def test_one_that_moved_or_changed(self):
         self.train("lender", "--train.steps", "1")
