@@ -19,6 +19,8 @@ MUTANTS = [
     Mutant("lora: checkpoints spend bytes on HDF5's oldest form", "src/io/hdf5/writer.cpp",
            "return H5Fset_libver_bounds(file, form, H5F_LIBVER_V18) >= 0;", "return file + form != 0;",
            [RUNS + "test_checkpoints_hold_adapters_only"]),
+    Mutant("lora: frozen weights count in the MFU as trained ones", "layers/models/transformer.cpp", "(parameter.frozen ? 4 : 6)", "6",
+           ["layers.transformer Transformer.FlopsPerSample"]),
     Mutant("lora: a run does not go on from adapters", "src/train/checkpointer.cpp", "if (then.model.lora.rank == 0) {", "if (true) {",
            [RUNS + "test_a_run_goes_on_from_adapters"]),
     Mutant("lora: a run that is started again may have another alpha", "src/settings/changes.cpp", 'key.starts_with("lora.")', "false",

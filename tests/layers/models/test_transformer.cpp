@@ -204,7 +204,21 @@ TEST(Transformer, FlopsPerSample) {
   EXPECT_EQ(Transformer(small(false)).flops_per_sample(), 6 * gpt * 6 + 12 * 2 * 8 * 36 / 2.0);
   // Llama: 2 key-value heads for 4 heads, three matrices of 8 * 12.
   const double llama = 2 * (128 + 64 + 288) + 88;
-  EXPECT_EQ(Transformer(small(true)).flops_per_sample(), 6 * llama * 6 + 12 * 2 * 8 * 36 / 2.0);
+  const double attention = 12 * 2 * 8 * 36 / 2.0;
+  EXPECT_EQ(Transformer(small(true)).flops_per_sample(), 6 * llama * 6 + attention);
+  TransformerConfig config = small(true);
+  config.cut = {1, 2};
+  EXPECT_EQ(Transformer(config).flops_per_sample(), 6 * llama * 6 + attention);
+  // Frozen weights have no product for their gradient. Adapters of 8 x 8 and of 12 x 8 have all
+  // three.
+  config = small(true);
+  config.lora = {.rank = 3, .targets = {"attn.q", "mlp.down"}};
+  Transformer tuned(config);
+  for (Parameter* parameter : parameters_of(tuned)) {
+    parameter->frozen = !is_adapter(parameter->name);
+  }
+  const double adapters = 2 * 3 * ((8 + 8) + (12 + 8));
+  EXPECT_EQ(tuned.flops_per_sample(), 4 * llama * 6 + 6 * adapters * 6 + attention);
 }
 
 TEST(Transformer, ImpossibleSizesNameTheKey) {
