@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 #include <numeric>
+#include <set>
 
 #include "comm/mesh.h"
 #include "comm/transport/local_control.h"
@@ -100,6 +101,7 @@ class DryRun {
         mesh_(control_, world_, memory_, node_of_rank(job), config.dist.shard,
               mesh_shape(config.dist)),
         model_(make_model(config.model, data, mesh_.cut())),
+        left_out_(config.is_self_contained() ? std::set<std::string>() : frozen_tensors(*model_)),
         training_(*model_, mesh_.model(), stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         batches_(blank_batches(config, training_.batch())) {
@@ -143,7 +145,8 @@ class DryRun {
     return memory_.total().peak_bytes;
   }
   int64_t checkpoint_bytes() {
-    return snapshot_bytes(training_.store(), training_.optimizer(), *model_, rank_, copies_apart_);
+    return snapshot_bytes(training_.store(), training_.optimizer(), *model_, rank_, copies_apart_,
+                          left_out_);
   }
   int64_t host_bytes() const {
     return stream_.device() == Device::kCpu ? 0 : offloaded_bytes(staging_);
@@ -216,6 +219,7 @@ class DryRun {
   LocalControl control_;
   Mesh mesh_;
   std::unique_ptr<Model> model_;
+  std::set<std::string> left_out_;
   TrainingStep training_;
   Uploader upload_;
   std::vector<MicroBatch> batches_;

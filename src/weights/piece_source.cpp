@@ -12,6 +12,7 @@
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/content_hash.h"
 #include "src/weights/hugging_face/settings.h"
+#include "src/weights/snapshot.h"
 #include "src/weights/stored_weights.h"
 
 namespace tandem {
@@ -194,14 +195,9 @@ void open_bases(Control& control, PieceSource& source, Model& model, const std::
 
 std::vector<Manifest::Base> bases_in(Control& control, const TensorSource& weights, Model& model) {
   std::map<std::string, std::vector<std::string>> by_folder;
-  for (const Parameter* parameter : parameters_of(model)) {
-    for (const Piece& piece : pieces_of(*parameter)) {
-      const std::string name = "param/" + piece.name;
-      if (parameter->frozen) {
-        const std::filesystem::path folder = std::filesystem::absolute(weights.home_of(name));
-        by_folder[folder.lexically_normal()].push_back(name);
-      }
-    }
+  for (const std::string& name : frozen_tensors(model)) {
+    const std::filesystem::path folder = std::filesystem::absolute(weights.home_of(name));
+    by_folder[folder.lexically_normal()].push_back(name);
   }
   std::vector<Manifest::Base> bases;
   for (const auto& [folder, names] : by_folder) {

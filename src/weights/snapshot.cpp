@@ -66,13 +66,14 @@ void visit_sums(TrainingStep& training, F visit) {
 }
 
 std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
-                              int rank) {
+                              int rank, const std::set<std::string>& left_out) {
   std::vector<Slab> slabs;
   add_weights(store.values.saved_weights(), slabs);
   add_state(store.shards, optimizer, &OptimizerShards::saved_extents, slabs);
   if (rank == 0) {
     add_statistics(model, slabs);
   }
+  std::erase_if(slabs, [&](const Slab& slab) { return left_out.contains(slab.name); });
   return slabs;
 }
 
@@ -82,11 +83,23 @@ bool needs_copy(const Tensor& data, bool apart) {
 
 }  // namespace
 
+std::set<std::string> frozen_tensors(const Model& model) {
+  std::set<std::string> names;
+  for (const Parameter* parameter : parameters_of(model)) {
+    for (const Piece& piece : pieces_of(*parameter)) {
+      if (parameter->frozen) {
+        names.insert("param/" + piece.name);
+      }
+    }
+  }
+  return names;
+}
+
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank,
-                       bool apart) {
+                       bool apart, const std::set<std::string>& left_out) {
   constexpr int64_t kAlignment = 64;  // of blocks of kCopies
   int64_t bytes = 0;
-  for (const Slab& slab : owned_slabs(store, optimizer, model, rank)) {
+  for (const Slab& slab : owned_slabs(store, optimizer, model, rank, left_out)) {
     const bool is_copied = needs_copy(slab.data, apart);
     const int64_t needed = is_copied ? slab.data.elements() * size_of(DType::kF32) : 0;
     bytes += (needed + kAlignment - 1) / kAlignment * kAlignment;
@@ -101,8 +114,7 @@ Snapshot::Snapshot(Stream& stream, bool apart)
 
 std::span<const Slab> Snapshot::take(const ParamStore& store, const Optimizer& optimizer,
                                      Model& model, int rank) {
-  std::vector<Slab> slabs = owned_slabs(store, optimizer, model, rank);
-  std::erase_if(slabs, [&](const Slab& slab) { return left_out_.contains(slab.name); });
+  std::vector<Slab> slabs = owned_slabs(store, optimizer, model, rank, left_out_);
   slabs_.resize(slabs.size());
   stream_.synchronize();  // the host itself copies what rests in its memory
   for (size_t i = 0; i < slabs.size(); ++i) {
@@ -124,7 +136,8 @@ Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
                     : Tensor::empty(host_, data.shape(), DType::kF32, kCopies);
   Stream host_stream = Stream::compute(Device::kCpu);
   if (data.dtype() != DType::kF32) {
-    convert(host_stream, copied(stream_, data, host_), here);
+    const bool is_here = data.device() == Device::kCpu;
+    convert(host_stream, is_here ? data : copied(stream_, data, host_), here);
   } else {
     copy(data.device() == Device::kCpu ? host_stream : stream_, data, here);
   }

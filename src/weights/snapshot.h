@@ -42,9 +42,12 @@ class Snapshot {
   std::set<std::string> left_out_;
 };
 
-// The host memory that a Snapshot of f32 tensors takes.
+// The frozen weights, by their names in a checkpoint.
+std::set<std::string> frozen_tensors(const Model& model);
+
+// The host memory that a Snapshot of f32 tensors takes, without those that are `left_out`.
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank,
-                       bool apart);
+                       bool apart, const std::set<std::string>& left_out);
 
 // What this rank loads, as views of the memory in use. weights_here(): its shards of the
 // parameters, which the caller publishes after load(), and all running statistics. state_here():

@@ -88,17 +88,36 @@ class Estimates(Workspace):
         for number, (ranks, settings) in enumerate(drawn):
             data = self.text if settings["model.kind"] in ("gpt", "llama") else self.images
             with self.subTest(ranks=ranks, **settings):
-                self.train(f"drawn{number}", *options(settings), "--train.steps", "3", "--run.device", DEVICE,
-                           ranks=ranks, data=data)
-                used = next(line for line in metrics(self.run_folder(f"drawn{number}")) if line["step"] == 3)
-                expected = self.given(*options(settings), "--data.path", data, "--ranks", ranks, "--gpu", GPU)
-                self.assertEqual(expected["wire_bytes"], used["wire_bytes"])
-                self.assertEqual(expected["peak_bytes"], used["peak_bytes"])
-                with open(os.path.join(self.run_folder(f"drawn{number}"), "report.json")) as file:
-                    copies = [rank["saved_copy_bytes"] for rank in json.load(file)["ranks"]]
-                self.assertEqual(expected["checkpoint_bytes"], max(copies))
-                for name, bytes in used["memory"].items():
-                    self.assertEqual(expected["memory"][name], bytes, name)
+                self.assert_equals_training(f"drawn{number}", ranks, data, *options(settings))
+
+    def assert_equals_training(self, run, ranks, data, *settings):
+        """Returns the estimate."""
+        self.train(run, *settings, "--train.steps", "3", "--run.device", DEVICE, ranks=ranks, data=data)
+        used = next(line for line in metrics(self.run_folder(run)) if line["step"] == 3)
+        expected = self.given(*settings, "--data.path", data, "--ranks", ranks, "--gpu", GPU)
+        self.assertEqual(expected["wire_bytes"], used["wire_bytes"])
+        self.assertEqual(expected["peak_bytes"], used["peak_bytes"])
+        with open(os.path.join(self.run_folder(run), "report.json")) as file:
+            copies = [rank["saved_copy_bytes"] for rank in json.load(file)["ranks"]]
+        self.assertEqual(expected["checkpoint_bytes"], max(copies))
+        for name, bytes in used["memory"].items():
+            self.assertEqual(expected["memory"][name], bytes, name)
+        return expected
+
+    def test_adapters(self):
+        """What is saved are adapters and their two moments; of a run whose checkpoints are self-contained, the model, too."""
+        model = ["--model.kind", "llama", "--model.layers", "2", "--model.heads", "2", "--model.width", "32", "--model.ffn_width", "48",
+                 "--model.context", "8", "--model.dropout", "0"]
+        self.train("base", *model, "--train.steps", "1")
+        tuned = [*model, "--checkpoint.init_from", self.run_folder("base"), "--lora.rank", "4", "--lora.targets", "q_proj,down_proj"]
+        elements = 2 * 4 * (32 + 32 + 48 + 32)
+        weights = self.given(*model, "--data.path", self.text, "--train.global_batch", "12")["checkpoint_bytes"] // 3
+        for number, (ranks, zero, precision, is_whole) in enumerate([(1, 0, "f32", False), (1, 0, "bf16", True), (3, 2, "bf16", False), (2, 3, "f32", False)]):
+            with self.subTest(ranks=ranks, zero=zero, precision=precision, is_whole=is_whole):
+                expected = self.assert_equals_training(f"tuned{number}", ranks, self.text, *tuned, "--dist.zero", zero, "--train.precision", precision,
+                                                       "--train.global_batch", "12", *(["--checkpoint.self_contained", "true"] if is_whole else []))
+                if ranks == 1:
+                    self.assertEqual(expected["checkpoint_bytes"], 3 * 4 * elements + (weights if is_whole else 0))
 
     def test_says_what_does_not_fit_and_what_would(self):
         large = ["--config", os.path.join(CONFIGS, "gpt2_124m.cfg"), "--vocab", "50257",
