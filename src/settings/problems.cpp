@@ -221,7 +221,8 @@ void find_adapter_problems(const Config& c, std::vector<std::string>& problems) 
   exclude_axes(c, exclude);
   exclude(!c.model.freeze.empty(), str("model.freeze = ", c.model.freeze),
           "lora.targets, since all but adapters is frozen");
-  exclude(c.optim.kind.chosen().needs_matrices(), "optim.kind = " + c.optim.kind.name(), "adamw");
+  exclude(c.optim.kind.chosen().needs_matrices(), "optim.kind = " + c.optim.kind.name(),
+          "optim.kind = adamw");
   if (!c.is_self_contained() && c.checkpoint.init_from.empty()) {
     problems.push_back(chosen +
                        " needs checkpoint.init_from, the model that adapters are for; name it, or "

@@ -26,7 +26,8 @@ namespace {
 void require_same_settings(const std::string& checkpoint, const Config& then, const Config& now,
                            const std::vector<std::string>& except = {}) {
   if (const std::string changes = changed_settings(then, now, except); !changes.empty()) {
-    fail(ExitCode::kConfig, str(checkpoint, " was written with other settings:", changes));
+    fail(ExitCode::kConfig,
+         str(checkpoint, " was written with other settings; set these as they were:", changes));
   }
 }
 
@@ -224,6 +225,10 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     if (then.model.lora.rank == 0) {
       std::erase_if(slabs, [](const Slab& slab) { return is_adapter(slab.name); });
       then.model.lora = config_.model.lora;
+    } else {
+      Config same = config_;
+      same.model.lora = then.model.lora;
+      require_same_settings(checkpoint, same, config_);
     }
     require_tensors(*weights, slabs);
     require_same_vocabulary(checkpoint, dataset_.info().path);

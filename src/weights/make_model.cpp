@@ -42,8 +42,9 @@ LoraOptions lora_options(const ModelConfig& config) {
   }
   const std::optional<TransformerConfig> sizes = config->transformer();
   if (!sizes || !config->foreign_names()) {
-    fail(ExitCode::kConfig, str("lora.rank = ", config.lora.rank, " tunes gpt and llama, and ",
-                                "model.kind = ", config.kind.name(), "; use lora.rank = 0"));
+    fail(ExitCode::kConfig, str("lora.rank = ", config.lora.rank,
+                                " is not possible with model.kind = ", config.kind.name(),
+                                "; use gpt or llama, or lora.rank = 0"));
   }
   return {config.lora.rank, config.lora.alpha,
           adapter_targets(config.lora.targets, *sizes, *config->foreign_names())};

@@ -120,8 +120,10 @@ class Lora(Workspace):
         self.assertLess(loss, self.evaluated(self.run_folder("base")))
         self.train("second", "--train.steps", "1", "--optim.lr", "0", "--optim.min_lr", "0", source="first")
         self.assertEqual(self.evaluated(self.run_folder("second")), loss)
-        self.assert_one_line(self.train("third", "--lora.alpha", "8", "--train.steps", "1", source="first", code=CONFIG),
-                             "was written with other settings")
+        for setting, was, now in [("lora.alpha", "16", "8"), ("lora.rank", "4", "8"), ("lora.targets", "all", "q_proj")]:
+            refused = self.train("third", "--" + setting, now, "--train.steps", "1", source="first", code=CONFIG)
+            self.assert_one_line(refused, "was written with other settings; set these as they were:")
+            self.assertIn(f"was {setting} = {was}, now {now}", refused.stderr)
 
     def test_exports(self):
         self.train("tuned", "--train.steps", "3", "--optim.lr", "0.01")
@@ -259,7 +261,10 @@ class Lora(Workspace):
         for setting, value, ranks in [("optim.kind", "muon", 1), ("dist.tensor", "2", 2), ("dist.islands", "2", 2),
                                       ("train.offload", "optimizer", 1), ("model.freeze", "wte", 1)]:
             refused = self.train("refused", "--" + setting, value, ranks=ranks, code=CONFIG)
-            self.assert_one_line(refused, f"lora.rank = {RANK} is not possible with {setting} = {value}; use")
+            self.assert_one_line(refused, f"lora.rank = {RANK} is not possible with {setting} = {value}; use .*, or lora.rank = 0")
+        self.train("uncut", "--train.steps", "1")
+        self.assert_one_line(self.check(run("eval", self.run_folder("uncut"), "--data", self.text, "--tensor", "2", ranks=2), CONFIG),
+                             f"lora.rank = {RANK}: ranks cannot cut layers with adapters; leave out --tensor, or merge")
         self.assert_one_line(self.train("refused", "--lora.targets", "q_proj,wte", code=CONFIG), "lora.targets: wte is no layer of the model")
         self.assert_one_line(self.train("refused", "--lora.targets", "", code=CONFIG), "lora.targets is empty")
         self.assert_one_line(self.train("refused", model=["--model.kind", "mlp"], code=CONFIG), "not possible with model.kind = mlp")
