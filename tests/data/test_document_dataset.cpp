@@ -48,9 +48,64 @@ TEST(DocumentDataset, WindowsHoldWholeDocuments) {
   const PackingCosts costs = dataset->packing_costs().value();
   EXPECT_EQ(costs, (PackingCosts{3.0 / 24, 1}));
   EXPECT_EQ(costs.text(), "12.5 % padding, 1 cut in documents");
-  // The text to validate is one document, read in order.
-  EXPECT_EQ(dataset->validation_batch(kContext, 1, 5).tokens,
-            (std::vector<int32_t>{8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 0, 0}));
+}
+
+// The same documents, packed in the order of the text; and with a mask, which leaves the last one
+// as it is but for its first token.
+TEST(DocumentDataset, ValidationWindowsHoldSeveralDocuments) {
+  const TemporaryFolder folder;
+  const auto tokens = counting<uint16_t>(21);
+  const int32_t none = kIgnoreTarget;
+  std::vector<uint8_t> loss(21, 0);
+  for (const int64_t place : {0, 4, 7, 8, 10, 13, 20}) {
+    loss[place] = 1;
+  }
+  const auto expect_batch = [](const MicroBatch& batch, const std::vector<int32_t>& expected,
+                               const std::vector<int32_t>& targets,
+                               const std::vector<int32_t>& positions) {
+    EXPECT_EQ(batch.samples, std::ssize(expected) / kContext);
+    EXPECT_EQ(batch.tokens, expected);
+    EXPECT_EQ(batch.targets, targets);
+    EXPECT_EQ(batch.positions, positions);
+    EXPECT_EQ(batch.target_count, std::ssize(targets) - std::ranges::count(targets, kIgnoreTarget));
+  };
+  const auto opened = [&](const std::vector<uint8_t>& mask) {
+    return open_dataset(write_text<uint16_t>(folder / "a.h5", tokens, tokens, 100,
+                                             {{0, 3, 8, 12, 21}}, kDatasetFormat, mask),
+                        kDocuments);
+  };
+  const auto all = opened({});
+  ASSERT_EQ(all->windows(Split::kVal, kContext), 3);
+  expect_batch(all->validation_batch(kContext, 0, 1), {12, 13, 14, 15, 16, 17, 18},
+               {13, 14, 15, 16, 17, 18, 19}, {0, 1, 2, 3, 4, 5, 6});
+  expect_batch(all->validation_batch(kContext, 1, 5), {3, 4, 5, 6, 7, 0, 1, 8, 9, 10, 11, 20, 0, 0},
+               {4, 5, 6, 7, none, 1, 2, 9, 10, 11, none, none, none, none},
+               {0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 0, 0, 0});
+  const auto masked = opened(loss);
+  ASSERT_EQ(masked->windows(Split::kVal, kContext), 3);
+  expect_batch(masked->validation_batch(kContext, 0, 5),
+               {13, 14, 15, 16, 17, 18, 19, 3, 4, 5, 6, 7, 0, 1, 8, 9, 10, 11, 0, 0, 0},
+               {none, none, none, none, none, none, 20,   4,    none, none, 7,
+                none, none, none, none, 10,   none, none, none, none, none},
+               {0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 0, 0, 0});
+}
+
+// Of long documents the first window each comes first: those of training are mixed.
+TEST(DocumentDataset, ValidationIsInTheOrderOfTheText) {
+  const TemporaryFolder folder;
+  constexpr int64_t kDocumentCount = 400, kLength = kContext + 2;
+  std::vector<uint64_t> starts;
+  for (int64_t i = 0; i <= kDocumentCount; ++i) {
+    starts.push_back(i * kLength);
+  }
+  const auto tokens = counting<uint16_t>(kDocumentCount * kLength);
+  const auto dataset = open_dataset(
+      write_text<uint16_t>(folder / "a.h5", tokens, tokens, std::ssize(tokens), starts),
+      kDocuments);
+  const MicroBatch batch = dataset->validation_batch(kContext, 0, kDocumentCount);
+  for (int64_t i = 0; i < kDocumentCount; ++i) {
+    EXPECT_EQ(batch.tokens[i * kContext], i * kLength);
+  }
 }
 
 std::vector<uint64_t> some_starts(int64_t tokens) {

@@ -24,6 +24,8 @@ MUTANTS = [
            "    start += before;\n", "    start += may_cut_ ? before : 0;\n", ["data.packing"]),
     Mutant("packing: every seed gives the same pools", "src/data/packing.cpp",
            "random_key(*options.seed,", "random_key(0,", ["data.packing"]),
+    Mutant("documents: those of validation are mixed, too", "src/data/document_dataset.cpp",
+           "if (split == Split::kTrain) {\n    options.seed", "{\n    options.seed", ["data.document_dataset"]),
     Mutant("documents: positions go on through a window", "src/data/document_dataset.cpp",
            "batch->positions[static_cast<size_t>(at + i)] = static_cast<int32_t>(i);",
            "batch->positions[static_cast<size_t>(at + i)] = static_cast<int32_t>(place + i);",
