@@ -45,15 +45,20 @@ def examples_in(path):
     return examples
 
 
+def store_hash(path):
+    """Makes the content hash of a changed dataset that of what it holds."""
+    program = os.path.join(os.path.dirname(tandem_program.TANDEM), "tandem_interop")
+    content = subprocess.run([program, "hash", path], stdout=subprocess.PIPE, check=True).stdout
+    with h5py.File(path, "r+") as file:
+        file.attrs.modify("content_hash", content)
+
+
 def invert_masks(path):
     """Makes learned in a dataset what was not, and the other way round."""
     with h5py.File(path, "r+") as file:
         for split in ["train", "val"]:
             file[f"{split}/loss"][:] = 1 - file[f"{split}/loss"][:]
-    program = os.path.join(os.path.dirname(tandem_program.TANDEM), "tandem_interop")
-    content = subprocess.run([program, "hash", path], stdout=subprocess.PIPE, check=True).stdout
-    with h5py.File(path, "r+") as file:
-        file.attrs.modify("content_hash", content)
+    store_hash(path)
 
 
 def exported(test, dataset, name):

@@ -44,15 +44,17 @@ class TokenBatches:
 
 
 class DocumentBatches(TokenBatches):
-    """With data.windows = documents."""
+    """With data.windows = documents, and perhaps a loss mask."""
 
     def __init__(self, dataset, seed, batch, context):
         super().__init__(dataset, seed, batch, context)
         with h5py.File(dataset) as file:
             starts = [int(start) for start in file["train/starts"][()]]
+            is_masked = "loss" in file["train"]
+            self.targets = np.where(file["train/loss"][()], self.tokens, IGNORE) if is_masked else self.tokens
         self.plan = []
         for pool in pools(seed, len(starts) - 1):
-            self.plan += planned_pool([(starts[n + 1] - starts[n], starts[n]) for n in pool], context + 1, True)
+            self.plan += planned_pool([(starts[n + 1] - starts[n], starts[n]) for n in pool], context + 1, not is_masked)
 
     def at(self, step):
         """(inputs, targets, positions)"""
@@ -63,6 +65,6 @@ class DocumentBatches(TokenBatches):
             for length, start in self.plan[sample(self.seed, step * self.batch + row, len(self.plan))[1]]:
                 piece = self.tokens[start:start + length]
                 tokens[row, place:place + length], positions[row, place:place + length] = piece, np.arange(length)
-                targets[row, place:place + length - 1] = piece[1:]
+                targets[row, place:place + length - 1] = self.targets[start + 1:start + length]
                 place += length
         return tokens[:, :-1], targets[:, :-1], positions[:, :-1]

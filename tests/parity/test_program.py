@@ -12,10 +12,11 @@ Exit codes: 0 all agree, 1 something differs, 77 a package is missing (1 if TAND
 import fnmatch
 import math
 import os
+import shutil
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "..", "program")]
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "program"), os.path.join(HERE, "..", "interop")]
 
 import packages
 
@@ -29,6 +30,7 @@ import reference
 import tandem_program
 from run_files import DocumentBatches, TokenBatches, weights_in
 from sample_order import sample
+from sft_files import store_hash
 from tandem_program import Workspace, metrics, run, words
 
 STEPS, SEED = 5, 11
@@ -47,10 +49,11 @@ CASES = {
             "model.context": 10, "model.tie_embeddings": False, "model.freeze": "wpe,*.ln_1.gain,*attn.qkv*,blocks.0.mlp.fc.bias",
             "train.global_batch": 7, **ADAMW, "optim.schedule": "constant"},
     "gpt-documents": {"model.kind": "gpt", "model.layers": 2, "model.heads": 2, "model.width": 24, "model.context": 20,
-                      "model.tie_embeddings": False, "data.windows": "documents", "train.global_batch": 6, "train.steps": 10, **ADAMW},
+                      "model.tie_embeddings": False, "data.windows": "documents", "train.global_batch": 6, "train.micro_batch": 2,
+                      "train.steps": 10, **ADAMW},
     "llama-documents": {"model.kind": "llama", "model.layers": 2, "model.heads": 4, "model.kv_heads": 2, "model.width": 32,
                         "model.context": 20, "model.ffn_width": 40, "model.tie_embeddings": False, "data.windows": "documents", "train.global_batch": 6,
-                        "train.steps": 10, **ADAMW},
+                        "train.micro_batch": 2, "train.steps": 10, **ADAMW},
     "gpt-muon": {"model.kind": "gpt", "model.layers": 2, "model.heads": 2, "model.width": 24, "model.context": 20,
                  "model.tie_embeddings": False, "train.global_batch": 6, "train.steps": 10, **WITH_MUON},
     "llama-muon": {"model.kind": "llama", "model.layers": 2, "model.heads": 4, "model.kv_heads": 2, "model.width": 32,
@@ -142,6 +145,11 @@ class Program(Workspace):
         with open(cls.path("few.txt"), "w") as out:
             out.write(words(100)[:300])
         cls.make_stories(60)
+        cls.masked = shutil.copy(cls.stories, cls.path("masked.h5"))  # a third of its tokens is predicted
+        with h5py.File(cls.masked, "r+") as file:
+            for split in ["train", "val"]:
+                file[split]["loss"] = (np.arange(len(file[split]["tokens"])) // 4 % 3 == 0).astype(np.uint8)
+        store_hash(cls.masked)
         cls.few = cls.path("few.h5")
         cls.check(run("prepare", "text", "--input", cls.path("few.txt"), "--output", cls.few, "--tokenizer", "char"))
 
@@ -151,11 +159,11 @@ class Program(Workspace):
         self.check(run("train", *(word for key, value in spelled.items() for word in ("--" + key, value)), ranks=ranks))
         return self.run_folder(name)
 
-    def compare(self, kind, tensor=None):
-        settings, kind = CASES[kind], kind + (f"-{tensor}" if tensor else "")
+    def compare(self, kind, tensor=None, masked=False):
+        settings, kind = CASES[kind], kind + (f"-{tensor}" if tensor else "") + ("-masked" if masked else "")
         data = self.few if "model.context" in settings else self.digits
         if "data.windows" in settings:
-            data = self.stories
+            data = self.masked if masked else self.stories
         steps = steps_of(settings)
         # The initial weights are not this seed's: they come from a run with another seed and a learning rate of 0.
         still = {"run.seed": 5, "train.steps": 1, "optim.lr": 0, "optim.min_lr": 0}
@@ -198,7 +206,8 @@ class Program(Workspace):
     def test_documents(self):
         for kind in ["gpt-documents", "llama-documents"]:
             for tensor in [None, 2]:
-                self.compare(kind, tensor)
+                for masked in [False, True]:
+                    self.compare(kind, tensor, masked)
 
     def test_muon(self):
         for kind in ["gpt-muon", "llama-muon"]:
