@@ -274,7 +274,12 @@ TEST_F(HuggingFaceSettings, WrongValuesAreErrors) {
          {{"\"n_embd\": 6", R"("n_embd": "x")", "n_embd = \"x\" must be a whole number from 1"},
           {"\"n_head\": 2", "\"n_head\": 4", "n_embd = 6 is not divisible by n_head = 4"},
           {"\"n_inner\": null", "\"n_inner\": 0", "n_inner = 0 must be"},
-          {"9,", "-9,", "n_positions = -9 must be"}});
+          {"9,", "-9,", "n_positions = -9 must be"},
+          {"[\"GPT2LMHeadModel\"]", "7", "architectures = 7 must be a list of names"},
+          {"\"architectures\": [\"GPT2LMHeadModel\"]", "\"model_type\": 7",
+           "model_type = 7 must be a name"},
+          {"\"n_inner\": null", "\"activation_function\": 3",
+           "activation_function = 3 must be gelu_new"}});
   const char* const kHeads = "\"num_attention_heads\": 4, \"num_key_value_heads\": 2";
   const char* const kLayers = "\"num_hidden_layers\": 1";
   expect(
@@ -297,6 +302,12 @@ TEST_F(HuggingFaceSettings, WrongValuesAreErrors) {
        {"1e-6", "\"1e-6\"", "rms_norm_eps = \"1e-6\" must be a number"},
        {"{", "{\"attention_bias\": \"maybe\", ",
         "attention_bias = \"maybe\" must be true or false"},
+       {"{", "{\"mlp_bias\": \"maybe\", ", "mlp_bias = \"maybe\" must be false"},
+       {"\"rope_type\": \"llama3\"", "\"rope_type\": 3", "rope_type = 3 must be default, linear"},
+       {"\"rope_parameters\": {", "\"rope_parameters\": 5, \"other\": {",
+        "rope_parameters = 5 must be an object"},
+       {"\"factor\"", "\"partial_rotary_factor\": \"half\", \"factor\"",
+        "partial_rotary_factor = \"half\" must be 1"},
        {"{", "{\"tie_word_embeddings\": 1, ", "tie_word_embeddings = 1 must be true or false"},
        {"\"factor\": 32.0", "\"factor\": -1", "factor = -1 must be a number in [1, "},
        {"factor\": 4.0", "factor\": 1.0", "high_freq_factor = 1 must be above low_freq_factor = 1"},

@@ -64,7 +64,7 @@ class JsonKeys {
   JsonKeys object(const std::string& key) const {
     const Json* value = find(key);
     if (value && !value->is_object()) {
-      refuse(key, "an object");
+      wrong(key, "an object");
     }
     return {path_, value ? *value : Json::object()};
   }
@@ -80,13 +80,17 @@ class JsonKeys {
     fail(ExitCode::kConfig, str(path_, ": ", key, " = ", shown(json_.at(key)),
                                 " is not in this program, which has ", known));
   }
-  // Refuses a value that is neither left out nor one of these.
+  // Refuses a value that is neither left out nor one of these, which are of one kind. A value of
+  // another kind is wrong.
   void require(const std::string& key, std::initializer_list<Json> values,
                const std::string& known) const {
     const Json* value = find(key);
-    if (value && std::ranges::find(values, *value) == values.end()) {
-      refuse(key, known);
+    if (!value || std::ranges::find(values, *value) != values.end()) {
+      return;
     }
+    const bool is_alike = values.size() == 0 || values.begin()->type() == value->type() ||
+                          (values.begin()->is_number() && value->is_number());
+    is_alike ? refuse(key, known) : wrong(key, known);
   }
 
  private:

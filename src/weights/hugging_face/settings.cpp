@@ -201,7 +201,7 @@ void Translation::set_rope() {
   const std::string theta = keys_.text("rope_theta", "10000");
   set("model.rope_theta", rope.text("rope_theta", theta), "rope_theta");
   const std::string type_key = rope.find("rope_type") ? "rope_type" : "type";
-  rope.require(type_key, {"default", "linear", "llama3"}, "default, linear and llama3");
+  rope.require(type_key, {"default", "linear", "llama3"}, "default, linear, llama3");
   const std::string type = rope.find(type_key) ? rope.at(type_key) : Json("default");
   set("model.rope_scaling", type == "default" ? "none" : type);
   if (type != "default") {
@@ -246,6 +246,9 @@ const Architecture& architecture_of(const JsonKeys& keys) {
       return one;
     }
     known.emplace_back(one.name);
+  }
+  if (!(is_listed ? keys.at(key).is_array() : keys.at(key).is_string())) {
+    keys.wrong(key, is_listed ? "a list of names" : "a name");
   }
   keys.refuse(key, joined(known) + "; save a LlamaModel as a LlamaForCausalLM");
 }
