@@ -9,7 +9,7 @@
 
 namespace tandem::fuzz {
 
-const char* const kObjects[22] = {"/train",
+const char* const kObjects[27] = {"/train",
                                   "/train/tokens",
                                   "/train/images",
                                   "/train/labels",
@@ -30,7 +30,12 @@ const char* const kObjects[22] = {"/train",
                                   "/optim/m/w",
                                   "/stat",
                                   "/stat/mean",
-                                  "/class_names"};
+                                  "/",
+                                  "/class_names",
+                                  "/train/starts",
+                                  "/val/starts",
+                                  "/train/loss",
+                                  "/val/loss"};
 
 const char* const kAttributes[14] = {
     "kind",  "content_hash", "vocab_size", "class_names", "mean",  "std",      "end_of_text",
@@ -181,8 +186,7 @@ void change_file(const std::string& path, Bytes* bytes) {
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
   while (!bytes->empty()) {
     const size_t change = bytes->below(8);
-    const size_t number = bytes->below(std::size(kObjects) + 1);
-    const char* object = number < std::size(kObjects) ? kObjects[number] : "/";
+    const char* object = kObjects[bytes->below(std::size(kObjects))];
     if (change < 4) {
       make_attribute(file, object, kAttributes[bytes->below(std::size(kAttributes))], bytes);
       continue;

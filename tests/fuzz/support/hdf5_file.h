@@ -11,8 +11,9 @@
 
 namespace tandem::fuzz {
 
-// The names of the objects and attributes that are changed.
-extern const char* const kObjects[22];
+// The names of the objects and attributes that are changed. Inputs hold their numbers, so new ones
+// come last.
+extern const char* const kObjects[27];
 extern const char* const kAttributes[14];
 
 void change_file(const std::string& path, Bytes* bytes);

@@ -15,7 +15,7 @@ using namespace tandem;
 
 namespace {
 
-std::string text_file(const Tokenizer& tokenizer) {
+std::string text_file(const Tokenizer& tokenizer, bool is_masked = false) {
   const std::string path = fuzz::folder().path() + "/good.h5";
   H5Writer writer(path);
   writer.set_attribute("/", "kind", "text");
@@ -27,11 +27,17 @@ std::string text_file(const Tokenizer& tokenizer) {
   writer.write_all<uint32_t>("/val/tokens", std::vector<uint32_t>{1, 2, 1, 0});
   writer.write_all<uint64_t>("/train/starts", std::vector<uint64_t>{0, 3, 5, 7});
   writer.write_all<uint64_t>("/val/starts", std::vector<uint64_t>{0, 4});
+  if (is_masked) {
+    writer.write_all<uint8_t>("/train/loss", std::vector<uint8_t>{0, 0, 1, 0, 1, 0, 1});
+    writer.write_all<uint8_t>("/val/loss", std::vector<uint8_t>{0, 1, 1, 1});
+  }
   writer.commit();
   return read_file(path);
 }
 
-std::string char_file() { return text_file(*make_char_tokenizer({'a', 'b', 0x20AC})); }
+std::string char_file(bool is_masked = false) {
+  return text_file(*make_char_tokenizer({'a', 'b', 0x20AC}), is_masked);
+}
 
 std::string gpt2_file() {
   fuzz::write_vocabulary({"in"}, "i n\n");
@@ -72,6 +78,9 @@ void check_batch(const DatasetInfo& info, const MicroBatch& batch) {
     fuzz::check(std::all_of(ids->begin(), ids->end(), [&](int32_t id) { return id < classes; }),
                 "ids are in the vocabulary");
   }
+  fuzz::check(std::ssize(batch.targets) - std::ranges::count(batch.targets, kIgnoreTarget) ==
+                  batch.target_count,
+              "targets are counted");
 }
 
 }  // namespace
@@ -83,13 +92,14 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       char_file(),
       gpt2_file(),
       image_file(),
+      char_file(true),
       foreign_file(testing::write_foreign_text, Hdf5Form::kEarliest),
       foreign_file(testing::write_foreign_text, Hdf5Form::kLatest),
       foreign_file(testing::write_foreign_images, Hdf5Form::kEarliest),
       foreign_file(testing::write_foreign_images, Hdf5Form::kLatest)};
   const size_t is_damage = size > 0 && data[0] == fuzz::kDamage ? 1 : 0;
   fuzz::Bytes bytes(data + is_damage, size - is_damage);
-  const std::string& before = good[bytes.below(is_damage != 0 ? std::size(good) : 3)];
+  const std::string& before = good[bytes.below(is_damage != 0 ? std::size(good) : 4)];
   const std::string path = fuzz::folder().write("input.h5", before);
   is_damage != 0 ? fuzz::damage_file(path, &bytes) : fuzz::change_file(path, &bytes);
   fuzz::accepts(ExitCode::kData, [&] { vocabulary_hash(path); });
