@@ -115,4 +115,13 @@ void update_shards(Cuda device, const typename Rule::Scalars* scalars, DType wor
   });
 }
 
+// The kernels of one rule, for the file that is compiled for GPUs.
+#define TANDEM_UPDATE(Rule)                                                         \
+  template void prepare_update<Rule>(Cuda, const Rule::Options&, const StepInputs&, \
+                                     Rule::Scalars*);                               \
+  template void update_shards<Rule>(Cuda, const Rule::Scalars*, DType,              \
+                                    const ArrayList<ShardArrays>&);                 \
+  template void update_shards<Rule>(Cuda, const Rule::Scalars*, DType,              \
+                                    std::span<const ShardArrays, 1>);
+
 }  // namespace tandem::kernels

@@ -297,33 +297,19 @@ void batchnorm2d_backward_data(Cuda device, const BatchChannels<T>& of, const T*
   });
 }
 
-template void batchnorm2d_statistics<float>(Cuda, const float*, float*, float*, float*, int64_t,
-                                            int64_t, float*);
-template void batchnorm2d_statistics<Bf16>(Cuda, const Bf16*, float*, float*, float*, int64_t,
-                                           int64_t, float*);
-template void batchnorm2d_statistics<Fp16>(Cuda, const Fp16*, float*, float*, float*, int64_t,
-                                           int64_t, float*);
 template void batchnorm2d_running<float>(Cuda, const float*, float*, float*, int64_t);
-template void batchnorm2d_normalize<float>(Cuda, const BatchChannels<float>&, const float*,
-                                           const float*, bool, float*);
-template void batchnorm2d_normalize<Bf16>(Cuda, const BatchChannels<Bf16>&, const Bf16*,
-                                          const Bf16*, bool, Bf16*);
-template void batchnorm2d_normalize<Fp16>(Cuda, const BatchChannels<Fp16>&, const Fp16*,
-                                          const Fp16*, bool, Fp16*);
-template void batchnorm2d_backward_sums<float>(Cuda, const BatchChannels<float>&, const float*,
-                                               const float*, const float*, ReluMask, float*, float*,
-                                               float*);
-template void batchnorm2d_backward_sums<Bf16>(Cuda, const BatchChannels<Bf16>&, const Bf16*,
-                                              const Bf16*, const Bf16*, ReluMask, Bf16*, float*,
-                                              float*);
-template void batchnorm2d_backward_sums<Fp16>(Cuda, const BatchChannels<Fp16>&, const Fp16*,
-                                              const Fp16*, const Fp16*, ReluMask, Fp16*, float*,
-                                              float*);
-template void batchnorm2d_backward_data<float>(Cuda, const BatchChannels<float>&, const float*,
-                                               const float*, ReluMask, const float*, float*, float);
-template void batchnorm2d_backward_data<Bf16>(Cuda, const BatchChannels<Bf16>&, const Bf16*,
-                                              const Bf16*, ReluMask, const float*, Bf16*, float);
-template void batchnorm2d_backward_data<Fp16>(Cuda, const BatchChannels<Fp16>&, const Fp16*,
-                                              const Fp16*, ReluMask, const float*, Fp16*, float);
+#define TANDEM_BATCHNORM2D(T)                                                                     \
+  template void batchnorm2d_statistics<T>(Cuda, const T*, float*, float*, float*, int64_t,        \
+                                          int64_t, float*);                                       \
+  template void batchnorm2d_normalize<T>(Cuda, const BatchChannels<T>&, const T*, const T*, bool, \
+                                         T*);                                                     \
+  template void batchnorm2d_backward_sums<T>(Cuda, const BatchChannels<T>&, const T*, const T*,   \
+                                             const T*, ReluMask, T*, float*, float*);             \
+  template void batchnorm2d_backward_data<T>(Cuda, const BatchChannels<T>&, const T*, const T*,   \
+                                             ReluMask, const float*, T*, float);
+TANDEM_BATCHNORM2D(float)
+TANDEM_BATCHNORM2D(Bf16)
+TANDEM_BATCHNORM2D(Fp16)
+#undef TANDEM_BATCHNORM2D
 
 }  // namespace tandem::kernels

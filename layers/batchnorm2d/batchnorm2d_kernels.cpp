@@ -346,45 +346,22 @@ void batchnorm2d_backward_data(Cpu device, const BatchChannels<T>& of, const T* 
   }
 }
 
-template void batchnorm2d_statistics<float>(Cpu, const float*, float*, float*, float*, int64_t,
-                                            int64_t, float*);
-template void batchnorm2d_statistics<double>(Cpu, const double*, double*, double*, float*, int64_t,
-                                             int64_t, double*);
-template void batchnorm2d_statistics<Bf16>(Cpu, const Bf16*, float*, float*, float*, int64_t,
-                                           int64_t, float*);
-template void batchnorm2d_statistics<Fp16>(Cpu, const Fp16*, float*, float*, float*, int64_t,
-                                           int64_t, float*);
 template void batchnorm2d_running<float>(Cpu, const float*, float*, float*, int64_t);
 template void batchnorm2d_running<double>(Cpu, const float*, double*, double*, int64_t);
-template void batchnorm2d_normalize<float>(Cpu, const BatchChannels<float>&, const float*,
-                                           const float*, bool, float*);
-template void batchnorm2d_normalize<double>(Cpu, const BatchChannels<double>&, const double*,
-                                            const double*, bool, double*);
-template void batchnorm2d_normalize<Bf16>(Cpu, const BatchChannels<Bf16>&, const Bf16*, const Bf16*,
-                                          bool, Bf16*);
-template void batchnorm2d_normalize<Fp16>(Cpu, const BatchChannels<Fp16>&, const Fp16*, const Fp16*,
-                                          bool, Fp16*);
-template void batchnorm2d_backward_sums<float>(Cpu, const BatchChannels<float>&, const float*,
-                                               const float*, const float*, ReluMask, float*, float*,
-                                               float*);
-template void batchnorm2d_backward_sums<double>(Cpu, const BatchChannels<double>&, const double*,
-                                                const double*, const double*, ReluMask, double*,
-                                                double*, double*);
-template void batchnorm2d_backward_sums<Bf16>(Cpu, const BatchChannels<Bf16>&, const Bf16*,
-                                              const Bf16*, const Bf16*, ReluMask, Bf16*, float*,
-                                              float*);
-template void batchnorm2d_backward_sums<Fp16>(Cpu, const BatchChannels<Fp16>&, const Fp16*,
-                                              const Fp16*, const Fp16*, ReluMask, Fp16*, float*,
-                                              float*);
-template void batchnorm2d_backward_data<float>(Cpu, const BatchChannels<float>&, const float*,
-                                               const float*, ReluMask, const float*, float*, float);
-template void batchnorm2d_backward_data<double>(Cpu, const BatchChannels<double>&, const double*,
-                                                const double*, ReluMask, const double*, double*,
-                                                double);
-template void batchnorm2d_backward_data<Bf16>(Cpu, const BatchChannels<Bf16>&, const Bf16*,
-                                              const Bf16*, ReluMask, const float*, Bf16*, float);
-template void batchnorm2d_backward_data<Fp16>(Cpu, const BatchChannels<Fp16>&, const Fp16*,
-                                              const Fp16*, ReluMask, const float*, Fp16*, float);
+#define TANDEM_BATCHNORM2D(T)                                                                    \
+  template void batchnorm2d_statistics<T>(Cpu, const T*, Wide<T>*, Wide<T>*, float*, int64_t,    \
+                                          int64_t, Wide<T>*);                                    \
+  template void batchnorm2d_normalize<T>(Cpu, const BatchChannels<T>&, const T*, const T*, bool, \
+                                         T*);                                                    \
+  template void batchnorm2d_backward_sums<T>(Cpu, const BatchChannels<T>&, const T*, const T*,   \
+                                             const T*, ReluMask, T*, Wide<T>*, Wide<T>*);        \
+  template void batchnorm2d_backward_data<T>(Cpu, const BatchChannels<T>&, const T*, const T*,   \
+                                             ReluMask, const Wide<T>*, T*, Wide<T>);
+TANDEM_BATCHNORM2D(float)
+TANDEM_BATCHNORM2D(double)
+TANDEM_BATCHNORM2D(Bf16)
+TANDEM_BATCHNORM2D(Fp16)
+#undef TANDEM_BATCHNORM2D
 
 }  // namespace kernels
 

@@ -330,23 +330,15 @@ void conv2d_backward_weight(Cuda device, const Conv2dShape& s, const T* x, const
                             s.w_elements(), shares.count, workspace, dw, beta);
 }
 
-template void conv2d_forward<float>(Cuda, const Conv2dShape&, const float*, const float*, float*,
-                                    float*);
-template void conv2d_backward_data<float>(Cuda, const Conv2dShape&, const float*, const float*,
-                                          float*, float, float*);
-template void conv2d_backward_weight<float>(Cuda, const Conv2dShape&, const float*, const float*,
-                                            float*, float, float*);
-template void conv2d_forward<Bf16>(Cuda, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
-                                   float*);
-template void conv2d_backward_data<Bf16>(Cuda, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
-                                         float, float*);
-template void conv2d_backward_weight<Bf16>(Cuda, const Conv2dShape&, const Bf16*, const Bf16*,
-                                           float*, float, float*);
-template void conv2d_forward<Fp16>(Cuda, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,
-                                   float*);
-template void conv2d_backward_data<Fp16>(Cuda, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,
-                                         float, float*);
-template void conv2d_backward_weight<Fp16>(Cuda, const Conv2dShape&, const Fp16*, const Fp16*,
-                                           float*, float, float*);
+#define TANDEM_CONV2D(T)                                                                         \
+  template void conv2d_forward<T>(Cuda, const Conv2dShape&, const T*, const T*, T*, float*);     \
+  template void conv2d_backward_data<T>(Cuda, const Conv2dShape&, const T*, const T*, T*, float, \
+                                        float*);                                                 \
+  template void conv2d_backward_weight<T>(Cuda, const Conv2dShape&, const T*, const T*, float*,  \
+                                          float, float*);
+TANDEM_CONV2D(float)
+TANDEM_CONV2D(Bf16)
+TANDEM_CONV2D(Fp16)
+#undef TANDEM_CONV2D
 
 }  // namespace tandem::kernels

@@ -349,30 +349,17 @@ void conv2d_backward_weight(Cpu device, const Conv2dShape& shape, const T* x, co
   }
 }
 
-template void conv2d_forward<float>(Cpu, const Conv2dShape&, const float*, const float*, float*,
-                                    float*);
-template void conv2d_backward_data<float>(Cpu, const Conv2dShape&, const float*, const float*,
-                                          float*, float, float*);
-template void conv2d_backward_weight<float>(Cpu, const Conv2dShape&, const float*, const float*,
-                                            float*, float, float*);
-template void conv2d_forward<double>(Cpu, const Conv2dShape&, const double*, const double*, double*,
-                                     double*);
-template void conv2d_backward_data<double>(Cpu, const Conv2dShape&, const double*, const double*,
-                                           double*, double, double*);
-template void conv2d_backward_weight<double>(Cpu, const Conv2dShape&, const double*, const double*,
-                                             double*, double, double*);
-template void conv2d_forward<Bf16>(Cpu, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
-                                   float*);
-template void conv2d_backward_data<Bf16>(Cpu, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
-                                         float, float*);
-template void conv2d_backward_weight<Bf16>(Cpu, const Conv2dShape&, const Bf16*, const Bf16*,
-                                           float*, float, float*);
-template void conv2d_forward<Fp16>(Cpu, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,
-                                   float*);
-template void conv2d_backward_data<Fp16>(Cpu, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,
-                                         float, float*);
-template void conv2d_backward_weight<Fp16>(Cpu, const Conv2dShape&, const Fp16*, const Fp16*,
-                                           float*, float, float*);
+#define TANDEM_CONV2D(T)                                                                          \
+  template void conv2d_forward<T>(Cpu, const Conv2dShape&, const T*, const T*, T*, Wide<T>*);     \
+  template void conv2d_backward_data<T>(Cpu, const Conv2dShape&, const T*, const T*, T*, Wide<T>, \
+                                        Wide<T>*);                                                \
+  template void conv2d_backward_weight<T>(Cpu, const Conv2dShape&, const T*, const T*, Wide<T>*,  \
+                                          Wide<T>, Wide<T>*);
+TANDEM_CONV2D(float)
+TANDEM_CONV2D(double)
+TANDEM_CONV2D(Bf16)
+TANDEM_CONV2D(Fp16)
+#undef TANDEM_CONV2D
 
 }  // namespace kernels
 }  // namespace tandem

@@ -239,17 +239,14 @@ void count_correct(Cuda device, const T* logits, const int32_t* targets, LogitRo
   }
 }
 
-template void cross_entropy<float>(Cuda, const float*, const int32_t*, float*, LogitRows);
-template void cross_entropy<Bf16>(Cuda, const Bf16*, const int32_t*, float*, LogitRows);
-template void cross_entropy<Fp16>(Cuda, const Fp16*, const int32_t*, float*, LogitRows);
-template void cross_entropy_gradient<float>(Cuda, float*, const int32_t*, float*, RowScale<float>,
-                                            LogitRows);
-template void cross_entropy_gradient<Bf16>(Cuda, Bf16*, const int32_t*, float*, RowScale<float>,
-                                           LogitRows);
-template void cross_entropy_gradient<Fp16>(Cuda, Fp16*, const int32_t*, float*, RowScale<float>,
-                                           LogitRows);
-template void count_correct<float>(Cuda, const float*, const int32_t*, LogitRows, int64_t*);
-template void count_correct<Bf16>(Cuda, const Bf16*, const int32_t*, LogitRows, int64_t*);
-template void count_correct<Fp16>(Cuda, const Fp16*, const int32_t*, LogitRows, int64_t*);
+#define TANDEM_CROSS_ENTROPY(T)                                                              \
+  template void cross_entropy<T>(Cuda, const T*, const int32_t*, float*, LogitRows);         \
+  template void cross_entropy_gradient<T>(Cuda, T*, const int32_t*, float*, RowScale<float>, \
+                                          LogitRows);                                        \
+  template void count_correct<T>(Cuda, const T*, const int32_t*, LogitRows, int64_t*);
+TANDEM_CROSS_ENTROPY(float)
+TANDEM_CROSS_ENTROPY(Bf16)
+TANDEM_CROSS_ENTROPY(Fp16)
+#undef TANDEM_CROSS_ENTROPY
 
 }  // namespace tandem::kernels

@@ -146,20 +146,15 @@ void cut_count_correct(Cuda device, const T* logits, const int32_t* targets,
   }
 }
 
-template void logit_parts<float>(Cuda, const float*, const int32_t*, LogitPart<float>*, LogitSlice);
-template void logit_parts<Bf16>(Cuda, const Bf16*, const int32_t*, LogitPart<float>*, LogitSlice);
-template void logit_parts<Fp16>(Cuda, const Fp16*, const int32_t*, LogitPart<float>*, LogitSlice);
-template void cut_cross_entropy_gradient<float>(Cuda, float*, const int32_t*, const float*,
-                                                RowScale<float>, LogitSlice);
-template void cut_cross_entropy_gradient<Bf16>(Cuda, Bf16*, const int32_t*, const float*,
-                                               RowScale<float>, LogitSlice);
-template void cut_cross_entropy_gradient<Fp16>(Cuda, Fp16*, const int32_t*, const float*,
-                                               RowScale<float>, LogitSlice);
-template void cut_count_correct<float>(Cuda, const float*, const int32_t*, const LogitPart<float>*,
-                                       int64_t, int64_t, LogitSlice, int64_t*);
-template void cut_count_correct<Bf16>(Cuda, const Bf16*, const int32_t*, const LogitPart<float>*,
-                                      int64_t, int64_t, LogitSlice, int64_t*);
-template void cut_count_correct<Fp16>(Cuda, const Fp16*, const int32_t*, const LogitPart<float>*,
-                                      int64_t, int64_t, LogitSlice, int64_t*);
+#define TANDEM_CUT_CROSS_ENTROPY(T)                                                            \
+  template void logit_parts<T>(Cuda, const T*, const int32_t*, LogitPart<float>*, LogitSlice); \
+  template void cut_cross_entropy_gradient<T>(Cuda, T*, const int32_t*, const float*,          \
+                                              RowScale<float>, LogitSlice);                    \
+  template void cut_count_correct<T>(Cuda, const T*, const int32_t*, const LogitPart<float>*,  \
+                                     int64_t, int64_t, LogitSlice, int64_t*);
+TANDEM_CUT_CROSS_ENTROPY(float)
+TANDEM_CUT_CROSS_ENTROPY(Bf16)
+TANDEM_CUT_CROSS_ENTROPY(Fp16)
+#undef TANDEM_CUT_CROSS_ENTROPY
 
 }  // namespace tandem::kernels

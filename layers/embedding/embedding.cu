@@ -232,23 +232,16 @@ void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wi
   });
 }
 
-template void embedding_forward<float>(Cuda, const int32_t*, const float*, const int32_t*,
-                                       const float*, float*, const EmbeddingSizes&);
-template void embedding_forward<Bf16>(Cuda, const int32_t*, const Bf16*, const int32_t*,
-                                      const Bf16*, Bf16*, const EmbeddingSizes&);
-template void embedding_forward<Fp16>(Cuda, const int32_t*, const Fp16*, const int32_t*,
-                                      const Fp16*, Fp16*, const EmbeddingSizes&);
-template void embedding_backward_tokens<float>(Cuda, const int32_t*, const float*, float*, float,
-                                               const EmbeddingSizes&, int32_t*);
-template void embedding_backward_tokens<Bf16>(Cuda, const int32_t*, const Bf16*, float*, float,
-                                              const EmbeddingSizes&, int32_t*);
-template void embedding_backward_tokens<Fp16>(Cuda, const int32_t*, const Fp16*, float*, float,
-                                              const EmbeddingSizes&, int32_t*);
-template void embedding_backward_positions<float>(Cuda, const float*, float*, float, int64_t,
-                                                  const EmbeddingSizes&);
-template void embedding_backward_positions<Bf16>(Cuda, const Bf16*, float*, float, int64_t,
-                                                 const EmbeddingSizes&);
-template void embedding_backward_positions<Fp16>(Cuda, const Fp16*, float*, float, int64_t,
-                                                 const EmbeddingSizes&);
+#define TANDEM_EMBEDDING(T)                                                                        \
+  template void embedding_forward<T>(Cuda, const int32_t*, const T*, const int32_t*, const T*, T*, \
+                                     const EmbeddingSizes&);                                       \
+  template void embedding_backward_tokens<T>(Cuda, const int32_t*, const T*, float*, float,        \
+                                             const EmbeddingSizes&, int32_t*);                     \
+  template void embedding_backward_positions<T>(Cuda, const T*, float*, float, int64_t,            \
+                                                const EmbeddingSizes&);
+TANDEM_EMBEDDING(float)
+TANDEM_EMBEDDING(Bf16)
+TANDEM_EMBEDDING(Fp16)
+#undef TANDEM_EMBEDDING
 
 }  // namespace tandem::kernels

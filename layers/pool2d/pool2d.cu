@@ -188,23 +188,15 @@ void average_pixels_backward(Cuda device, const T* dy, T* dx, Wide<T> beta, int6
   });
 }
 
-template void max_pool2d_forward<float>(Cuda, const Pool2dShape&, const float*, float*, int32_t*);
-template void max_pool2d_forward<Bf16>(Cuda, const Pool2dShape&, const Bf16*, Bf16*, int32_t*);
-template void max_pool2d_forward<Fp16>(Cuda, const Pool2dShape&, const Fp16*, Fp16*, int32_t*);
-template void max_pool2d_backward<float>(Cuda, const Pool2dShape&, const float*, const int32_t*,
-                                         float*, float);
-template void max_pool2d_backward<Bf16>(Cuda, const Pool2dShape&, const Bf16*, const int32_t*,
-                                        Bf16*, float);
-template void max_pool2d_backward<Fp16>(Cuda, const Pool2dShape&, const Fp16*, const int32_t*,
-                                        Fp16*, float);
-template void average_pixels_forward<float>(Cuda, const float*, float*, int64_t, int64_t, int64_t);
-template void average_pixels_forward<Bf16>(Cuda, const Bf16*, Bf16*, int64_t, int64_t, int64_t);
-template void average_pixels_forward<Fp16>(Cuda, const Fp16*, Fp16*, int64_t, int64_t, int64_t);
-template void average_pixels_backward<float>(Cuda, const float*, float*, float, int64_t, int64_t,
-                                             int64_t);
-template void average_pixels_backward<Bf16>(Cuda, const Bf16*, Bf16*, float, int64_t, int64_t,
-                                            int64_t);
-template void average_pixels_backward<Fp16>(Cuda, const Fp16*, Fp16*, float, int64_t, int64_t,
-                                            int64_t);
+#define TANDEM_POOL2D(T)                                                                       \
+  template void max_pool2d_forward<T>(Cuda, const Pool2dShape&, const T*, T*, int32_t*);       \
+  template void max_pool2d_backward<T>(Cuda, const Pool2dShape&, const T*, const int32_t*, T*, \
+                                       float);                                                 \
+  template void average_pixels_forward<T>(Cuda, const T*, T*, int64_t, int64_t, int64_t);      \
+  template void average_pixels_backward<T>(Cuda, const T*, T*, float, int64_t, int64_t, int64_t);
+TANDEM_POOL2D(float)
+TANDEM_POOL2D(Bf16)
+TANDEM_POOL2D(Fp16)
+#undef TANDEM_POOL2D
 
 }  // namespace tandem::kernels

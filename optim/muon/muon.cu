@@ -44,17 +44,7 @@ void divide_by_norm(Cuda device, int64_t n, const T* from, const double* square,
 template void divide_by_norm<float>(Cuda, int64_t, const float*, const double*, float*);
 template void divide_by_norm<Bf16>(Cuda, int64_t, const Bf16*, const double*, Bf16*);
 
-template void prepare_update<MuonMomentum>(Cuda, const MuonOptions&, const StepInputs&,
-                                           MuonMomentum::Scalars*);
-template void update_shards<MuonMomentum>(Cuda, const MuonMomentum::Scalars*, DType,
-                                          const ArrayList<ShardArrays>&);
-template void update_shards<MuonMomentum>(Cuda, const MuonMomentum::Scalars*, DType,
-                                          std::span<const ShardArrays, 1>);
-template void prepare_update<MuonMove>(Cuda, const MuonOptions&, const StepInputs&,
-                                       MuonMove::Scalars*);
-template void update_shards<MuonMove>(Cuda, const MuonMove::Scalars*, DType,
-                                      const ArrayList<ShardArrays>&);
-template void update_shards<MuonMove>(Cuda, const MuonMove::Scalars*, DType,
-                                      std::span<const ShardArrays, 1>);
+TANDEM_UPDATE(MuonMomentum)
+TANDEM_UPDATE(MuonMove)
 
 }  // namespace tandem::kernels

@@ -40,13 +40,21 @@ void activation_backward(Cuda device, int64_t n, const T* dy, const T* saved, T*
   }
 }
 
-template void fill<float>(Cuda, int64_t, float*, float);
-template void add<float>(Cuda, int64_t, const float*, const float*, float*);
+#define TANDEM_ACTIVATION(F, T)                                     \
+  template void activation_forward<F>(Cuda, int64_t, const T*, T*); \
+  template void activation_backward<F>(Cuda, int64_t, const T*, const T*, T*, float);
+#define TANDEM_ELEMENTWISE(T)                                  \
+  template void fill<T>(Cuda, int64_t, T*, float);             \
+  template void add<T>(Cuda, int64_t, const T*, const T*, T*); \
+  TANDEM_ACTIVATION(Relu, T)                                   \
+  TANDEM_ACTIVATION(Gelu, T)                                   \
+  TANDEM_ACTIVATION(Silu, T)
+TANDEM_ELEMENTWISE(float)
+TANDEM_ELEMENTWISE(Bf16)
+TANDEM_ELEMENTWISE(Fp16)
+#undef TANDEM_ELEMENTWISE
+#undef TANDEM_ACTIVATION
 template void add<int64_t>(Cuda, int64_t, const int64_t*, const int64_t*, int64_t*);
-template void fill<Bf16>(Cuda, int64_t, Bf16*, float);
-template void add<Bf16>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*);
-template void fill<Fp16>(Cuda, int64_t, Fp16*, float);
-template void add<Fp16>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*);
 template void convert<float, float>(Cuda, int64_t, const float*, float*);
 template void convert<float, Bf16>(Cuda, int64_t, const float*, Bf16*);
 template void convert<float, Fp16>(Cuda, int64_t, const float*, Fp16*);
@@ -54,23 +62,5 @@ template void convert<Bf16, float>(Cuda, int64_t, const Bf16*, float*);
 template void convert<Fp16, float>(Cuda, int64_t, const Fp16*, float*);
 template void scale<float>(Cuda, int64_t, float, const float*, float*);
 template void scale<Bf16>(Cuda, int64_t, float, const Bf16*, float*);
-template void activation_forward<Relu>(Cuda, int64_t, const float*, float*);
-template void activation_forward<Relu>(Cuda, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Relu>(Cuda, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Gelu>(Cuda, int64_t, const float*, float*);
-template void activation_forward<Gelu>(Cuda, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Gelu>(Cuda, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Silu>(Cuda, int64_t, const float*, float*);
-template void activation_forward<Silu>(Cuda, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Silu>(Cuda, int64_t, const Fp16*, Fp16*);
-template void activation_backward<Relu>(Cuda, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Relu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Relu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Gelu>(Cuda, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Gelu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Gelu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Silu>(Cuda, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Silu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Silu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
 
 }  // namespace tandem::kernels
