@@ -29,8 +29,8 @@ int rank_to_hold(int ranks) {
   int rank = -1;
   const auto [end, error] = std::from_chars(value.begin(), value.end(), rank);
   if (error != std::errc() || end != value.end() || rank < 0 || rank >= ranks) {
-    fail(ExitCode::kConfig,
-         str("TANDEM_WAIT_RANK=", value, ": must be a rank of this job, 0 to ", ranks - 1));
+    fail(ExitCode::kConfig, "TANDEM_WAIT_RANK=", value, ": must be a rank of this job, 0 to ",
+         ranks - 1);
   }
   return rank;
 }

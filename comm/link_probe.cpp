@@ -104,11 +104,11 @@ double require_bus_bandwidth(const Group& group, const Stream& compute, double l
   const double measured = bus_gb_s(kMeasuredCollectives[kAllReduce], group.size(), largest);
   if (measured < least_gb_s) {
     throw AgreedError(
-        ExitCode::kConfig,
-        str("the bus bandwidth of an all_reduce of ", largest.bytes >> 10, " KiB on ", group.size(),
-            " ranks is ", measured, " GB/s, less than dist.min_gb_s = ", least_gb_s,
-            "; likely causes: NCCL uses sockets, not EFA (see its log with NCCL_DEBUG=INFO); hosts "
-            "in no placement group; another job on the same links"));
+        ExitCode::kConfig, "the bus bandwidth of an all_reduce of ", largest.bytes >> 10,
+        " KiB on ", group.size(), " ranks is ", measured,
+        " GB/s, less than dist.min_gb_s = ", least_gb_s,
+        "; likely causes: NCCL uses sockets, not EFA (see its log with NCCL_DEBUG=INFO); hosts "
+        "in no placement group; another job on the same links");
   }
   return measured;
 }

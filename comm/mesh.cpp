@@ -16,10 +16,8 @@ std::array<int, kAxes> sizes_of(const MeshShape& shape, int ranks) {
   const int others = std::accumulate(sizes.begin(), sizes.end(), 1, std::multiplies());
   int& data = sizes[static_cast<size_t>(Axis::kData)];
   data = shape.data > 0 || others < 1 ? shape.data : ranks / others;
-  require(std::ranges::min(sizes) > 0 && others * data == ranks, [&] {
-    return str("Mesh: axes of ", sizes[0], " x ", sizes[1], " x ", sizes[2], " x ", sizes[3],
-               " ranks in a job of ", ranks);
-  });
+  require(std::ranges::min(sizes) > 0 && others * data == ranks, "Mesh: axes of ", sizes[0], " x ",
+          sizes[1], " x ", sizes[2], " x ", sizes[3], " ranks in a job of ", ranks);
   return sizes;
 }
 

@@ -15,10 +15,9 @@ World::World()
       control_(std::make_unique<LocalControl>()),
       collectives_(std::make_unique<SelfCollectives>()) {
   if (launched_processes() > 1) {
-    fail(ExitCode::kConfig,
-         str("started as ", launched_processes(),
-             " processes, but this build has no MPI: start one process, or install an MPI library "
-             "(Debian: libopenmpi-dev) and build again"));
+    fail(ExitCode::kConfig, "started as ", launched_processes(),
+         " processes, but this build has no MPI: start one process, or install an MPI library "
+         "(Debian: libopenmpi-dev) and build again");
   }
 }
 

@@ -128,8 +128,7 @@ class FlatOptimizer final : public Optimizer {
   }
 
   void update(Stream& stream, const Shard& shard, std::span<const Tensor> state) override {
-    require(state.size() == kSlots,
-            [&] { return str(Rule::kName, ": ", state.size(), " arrays of state"); });
+    require(state.size() == kSlots, Rule::kName, ": ", state.size(), " arrays of state");
     const kernels::ShardArrays arrays = arrays_of(shard, state);
     on_device(stream, work_of({&shard, 1}), [&](auto device) {
       kernels::update_shards<Rule>(device, prepared(), working_type({&shard, 1}),
@@ -154,25 +153,20 @@ class FlatOptimizer final : public Optimizer {
   Scalars* prepared() const { return reinterpret_cast<Scalars*>(scalars_.raw()); }
 
   static void require_inputs(const StepInputs& inputs) {
-    require(inputs.numbers && inputs.state,
-            [] { return str(Rule::kName, ": no step numbers or no step state"); });
+    require(inputs.numbers && inputs.state, Rule::kName, ": no step numbers or no step state");
   }
 
   void require_own(std::span<const Shard> shards) const {
-    require(shards.size() == elements_.size(), [&] {
-      return str(Rule::kName, ": ", shards.size(), " shards, made for ", elements_.size());
-    });
+    require(shards.size() == elements_.size(), Rule::kName, ": ", shards.size(),
+            " shards, made for ", elements_.size());
     for (size_t i = 0; i < shards.size(); ++i) {
       const Shard& shard = shards[i];
       const int64_t n = elements_[i];
-      require(shard.value.elements() == n && shard.grad.elements() == n, [&] {
-        return str(Rule::kName, ": shard ", i, " has ", shard.value.elements(), " values and ",
-                   shard.grad.elements(), " gradients, made for ", n);
-      });
-      require(!shard.working || shard.working.elements() == n, [&] {
-        return str(Rule::kName, ": shard ", i, " has ", n, " values and a working copy of ",
-                   shard.working.elements());
-      });
+      require(shard.value.elements() == n && shard.grad.elements() == n, Rule::kName, ": shard ", i,
+              " has ", shard.value.elements(), " values and ", shard.grad.elements(),
+              " gradients, made for ", n);
+      require(!shard.working || shard.working.elements() == n, Rule::kName, ": shard ", i, " has ",
+              n, " values and a working copy of ", shard.working.elements());
     }
   }
 
@@ -193,10 +187,8 @@ class FlatOptimizer final : public Optimizer {
     };
     const DType first = shards.empty() ? DType::kF32 : type(shards[0]);
     for (const Shard& shard : shards) {
-      require(type(shard) == first, [&] {
-        return str(Rule::kName, ": working copies in ", name_of(first), " and ",
-                   name_of(type(shard)));
-      });
+      require(type(shard) == first, Rule::kName, ": working copies in ", name_of(first), " and ",
+              name_of(type(shard)));
     }
     return first;
   }

@@ -21,15 +21,12 @@ OuterOptimizer::OuterOptimizer(std::unique_ptr<Optimizer> inner, const OuterOpti
 
 template <class F>
 void OuterOptimizer::for_each(std::span<const Shard> shards, F work) const {
-  require(shards.size() + 1 == begins_.size(), [&] {
-    return str("OuterOptimizer: ", shards.size(), " shards, made for ", begins_.size() - 1);
-  });
+  require(shards.size() + 1 == begins_.size(), "OuterOptimizer: ", shards.size(),
+          " shards, made for ", begins_.size() - 1);
   for (size_t i = 0; i < shards.size(); ++i) {
     const Range here{begins_[i], begins_[i + 1]};
-    require(shards[i].value.elements() == here.count(), [&] {
-      return str("OuterOptimizer: shard ", i, " has ", shards[i].value.elements(),
-                 " values, made for ", here.count());
-    });
+    require(shards[i].value.elements() == here.count(), "OuterOptimizer: shard ", i, " has ",
+            shards[i].value.elements(), " values, made for ", here.count());
     work(shards[i].value, [here](const Tensor& all) {
       return all ? all.slice(here.begin, here.count()) : Tensor();
     });

@@ -27,7 +27,7 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
     std::vector<Segment>& segments = result.emplace_back();
     for (const Parameter* parameter : block.parameters) {
       const int64_t count = parameter->shape.elements();
-      require(count > 0, [&] { return str("parameter ", parameter->name, " has no elements"); });
+      require(count > 0, "parameter ", parameter->name, " has no elements");
       int64_t in_pieces = 0;
       for (const Piece& piece : pieces_of(*parameter)) {
         in_pieces += piece.slice.elements();
@@ -41,10 +41,8 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
                            "numbers; rename one");
         });
       }
-      require(in_pieces == count, [&] {
-        return str("parameter ", parameter->name, " has ", count, " elements, its pieces ",
-                   in_pieces);
-      });
+      require(in_pieces == count, "parameter ", parameter->name, " has ", count,
+              " elements, its pieces ", in_pieces);
       segments.push_back({.name = parameter->name,
                           .parameter = next++,
                           .block = static_cast<int64_t>(result.size()) - 1,

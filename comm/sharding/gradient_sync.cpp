@@ -138,10 +138,10 @@ void GradientSync::require_gradient(Parameter& parameter, bool last) {
     return;
   }
   if (last && !used_[parameter.id] && options_.unused_is_error) {
-    fail(ExitCode::kConfig,
-         str("parameter ", parameter.name, " got no gradient on rank ", layout_.stage().rank(),
-             ": the loss does not depend on it; take it out of the model, or set "
-             "dist.unused = zero"));
+    fail(ExitCode::kConfig, "parameter ", parameter.name, " got no gradient on rank ",
+         layout_.stage().rank(),
+         ": the loss does not depend on it; take it out of the model, or set "
+         "dist.unused = zero");
   }
   zero(stream_, parameter.grad);
   parameter.grad_written = true;

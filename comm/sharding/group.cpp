@@ -20,8 +20,8 @@ Tensor own_part(const Collectives& group, const Tensor& whole) {
 }
 
 void require_blocks(const Tensor& elements) {
-  require(elements.elements() % kBlockElements == 0,
-          [&] { return str("eight bits: ", elements.shape(), " are no whole blocks"); });
+  require(elements.elements() % kBlockElements == 0, "eight bits: ", elements.shape(),
+          " are no whole blocks");
 }
 
 }  // namespace
@@ -187,16 +187,14 @@ void Group::sum(Collectives& group, const Tensor& inout, EightBits eight_bits,
 }
 
 void Group::require_parts(const char* collective, const Tensor& whole, const Tensor& part) const {
-  require(whole.elements() % size() == 0 && whole.elements() == part.elements() * parts_, [&] {
-    return str(collective, ": ", whole.shape(), " and shards of ", part.shape(), ", with ", parts_,
-               " shards and ", size(), " ranks");
-  });
+  require(whole.elements() % size() == 0 && whole.elements() == part.elements() * parts_,
+          collective, ": ", whole.shape(), " and shards of ", part.shape(), ", with ", parts_,
+          " shards and ", size(), " ranks");
 }
 
 void Group::require_divisible(const Tensor& whole) const {
-  require(whole.elements() % size() == 0, [&] {
-    return str("all_reduce: ", whole.shape(), " is no multiple of ", size(), " ranks");
-  });
+  require(whole.elements() % size() == 0, "all_reduce: ", whole.shape(), " is no multiple of ",
+          size(), " ranks");
 }
 
 void Group::all_reduce_in_order(const Tensor& inout, const EightBits& eight_bits) const {
@@ -217,9 +215,8 @@ void Group::all_reduce(const Tensor& inout, const EightBits& eight_bits) const {
 
 void Group::reduce_scatter(const Tensor& in, const Tensor& out, const EightBits& eight_bits) const {
   require_parts("reduce_scatter", in, out);
-  require(out.dtype() == (in.dtype() == DType::kBf16 ? DType::kF32 : in.dtype()), [&] {
-    return str("reduce_scatter: ", name_of(in.dtype()), " into ", name_of(out.dtype()));
-  });
+  require(out.dtype() == (in.dtype() == DType::kBf16 ? DType::kF32 : in.dtype()),
+          "reduce_scatter: ", name_of(in.dtype()), " into ", name_of(out.dtype()));
   if (parts_ == 1) {
     sum(collectives_, in, eight_bits);
     assign(in, out);
@@ -239,8 +236,8 @@ void Group::reduce_scatter(const Tensor& in, const Tensor& out, const EightBits&
 
 void Group::all_gather(const Tensor& in, const Tensor& out, const EightBits& eight_bits) const {
   require_parts("all_gather", out, in);
-  require(in.dtype() == out.dtype(),
-          [&] { return str("all_gather: ", name_of(in.dtype()), " into ", name_of(out.dtype())); });
+  require(in.dtype() == out.dtype(), "all_gather: ", name_of(in.dtype()), " into ",
+          name_of(out.dtype()));
   if (parts_ == 1) {
     assign(in, out);
   } else if (is_flat()) {
@@ -278,8 +275,8 @@ WireCount Group::wire() const {
 std::vector<int> nodes_of(const std::vector<std::string>& host_of_rank, int node_size) {
   const auto ranks = static_cast<int>(host_of_rank.size());
   if (node_size < 0 || (node_size > 0 && ranks % node_size != 0)) {
-    fail(ExitCode::kConfig, str("dist.node_size = ", node_size, " does not divide the ", ranks,
-                                " ranks; choose a divisor, or 0 for the hosts"));
+    fail(ExitCode::kConfig, "dist.node_size = ", node_size, " does not divide the ", ranks,
+         " ranks; choose a divisor, or 0 for the hosts");
   }
   std::map<std::string, int> numbers;
   std::vector<int> nodes;

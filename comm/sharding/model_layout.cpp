@@ -13,7 +13,7 @@ namespace {
 int stage_of(int zero, const Group& group) {
   const int stages = static_cast<int>(kZero.size());
   if (zero < 0 || zero >= stages) {
-    fail(ExitCode::kConfig, str("dist.zero = ", zero, ": no such stage, use 0 to ", stages - 1));
+    fail(ExitCode::kConfig, "dist.zero = ", zero, ": no such stage, use 0 to ", stages - 1);
   }
   return group.parts() == 1 ? 0 : zero;
 }

@@ -11,8 +11,7 @@ DryCollectives::DryCollectives(int rank, int size, Device device, const Speed& s
                                const Network& network)
     : DryCollectives(std::make_shared<Stream>(Stream::dry(device, speed)), network,
                      Ranks(rank, size), size) {
-  require(rank >= 0 && rank < size,
-          [&] { return str("DryCollectives: there is no rank ", rank, " of ", size); });
+  require(rank >= 0 && rank < size, "DryCollectives: there is no rank ", rank, " of ", size);
 }
 
 void DryCollectives::count_nodes() {
@@ -51,13 +50,13 @@ void DryCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
 
 void DryCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
-          [&] { return str("reduce_scatter: ", in.shape(), " into shards of ", out.shape()); });
+          "reduce_scatter: ", in.shape(), " into shards of ", out.shape());
   pass_on(Traffic::kReduceScatter, 1, (size() - 1) * out.bytes());
 }
 
 void DryCollectives::all_gather(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
-          [&] { return str("all_gather: shards of ", in.shape(), " into ", out.shape()); });
+          "all_gather: shards of ", in.shape(), " into ", out.shape());
   pass_on(Traffic::kAllGather, 1, (size() - 1) * in.bytes());
 }
 

@@ -75,7 +75,7 @@ void MpiCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
 void MpiCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require_sum("reduce_scatter", in.dtype());
   require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
-          [&] { return str("reduce_scatter: ", in.shape(), " into shards of ", out.shape()); });
+          "reduce_scatter: ", in.shape(), " into shards of ", out.shape());
   start(MpiKind::kReduceScatter, Traffic::kReduceScatter, in.bytes(),
         [in, out, part = rank()](Ring& ring, Staging& staging) {
           const Tensor host = staging.host(in);
@@ -86,7 +86,7 @@ void MpiCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
 
 void MpiCollectives::all_gather(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
-          [&] { return str("all_gather: shards of ", in.shape(), " into ", out.shape()); });
+          "all_gather: shards of ", in.shape(), " into ", out.shape());
   start(MpiKind::kAllGather, Traffic::kAllGather, out.bytes(),
         [in, out, part = rank()](Ring& ring, Staging& staging) {
           const Tensor own = staging.host(in), host = staging.room(out);

@@ -186,10 +186,9 @@ void MpiWire::wait(Ticket ticket) {
     int count = 0;
     check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
     if (count != message.bytes) {
-      fail(ExitCode::kInternal,
-           str(place(), ": ", other(message), " sent ", count, " bytes where ", message.bytes,
-               " were expected; the ranks disagree about this collective",
-               flight_verdict_of_job().text));
+      fail(ExitCode::kInternal, place(), ": ", other(message), " sent ", count, " bytes where ",
+           message.bytes, " were expected; the ranks disagree about this collective",
+           flight_verdict_of_job().text);
     }
   }
 }

@@ -27,8 +27,8 @@ ncclDataType_t nccl_type(DType dtype) {
 }
 
 void require_on_gpu(const char* collective, const Tensor& tensor) {
-  require(tensor.device() == Device::kCuda,
-          [&] { return str(collective, " over NCCL: ", tensor.shape(), " is in host memory"); });
+  require(tensor.device() == Device::kCuda, collective, " over NCCL: ", tensor.shape(),
+          " is in host memory");
 }
 
 // Names the GPU in use by its host and bus address: the same number can mean another GPU in another
@@ -51,10 +51,9 @@ void require_own_gpus(Control& control) {
     const auto first = std::find(gpus.begin(), gpus.end(), gpus[rank]);
     if (const auto other = first - gpus.begin(); other != static_cast<int64_t>(rank)) {
       throw AgreedError(
-          ExitCode::kConfig,
-          str("ranks ", other, " and ", rank, " both use ", gpus[rank],
-              ": a host has more ranks than GPUs; start fewer, or let ranks share a GPU with "
-              "--dist.backend mpi, which passes messages through the host"));
+          ExitCode::kConfig, "ranks ", other, " and ", rank, " both use ", gpus[rank],
+          ": a host has more ranks than GPUs; start fewer, or let ranks share a GPU with "
+          "--dist.backend mpi, which passes messages through the host");
     }
   }
 }
@@ -166,7 +165,7 @@ void NcclCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require_on_gpu("reduce_scatter", in);
   require_on_gpu("reduce_scatter", out);
   require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
-          [&] { return str("reduce_scatter: ", in.shape(), " into shards of ", out.shape()); });
+          "reduce_scatter: ", in.shape(), " into shards of ", out.shape());
   const int64_t n = out.elements(), width = size_of(in.dtype());
   const ncclDataType_t type = nccl_type(in.dtype());
   const int64_t sent = (size() - 1) * out.bytes();
@@ -187,7 +186,7 @@ void NcclCollectives::all_gather(const Tensor& in, const Tensor& out) {
   require_on_gpu("all_gather", in);
   require_on_gpu("all_gather", out);
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
-          [&] { return str("all_gather: shards of ", in.shape(), " into ", out.shape()); });
+          "all_gather: shards of ", in.shape(), " into ", out.shape());
   const int64_t n = in.elements(), width = size_of(in.dtype());
   const ncclDataType_t type = nccl_type(in.dtype());
   const int64_t sent = (size() - 1) * in.bytes();

@@ -128,7 +128,7 @@ void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
     case DType::kI64:  // unsigned sums wrap around
       return reduce_chunks(reinterpret_cast<uint64_t*>(data), parts);
     default:
-      fail(ExitCode::kInternal, str("Ring: cannot add ", name_of(dtype)));
+      fail(ExitCode::kInternal, "Ring: cannot add ", name_of(dtype));
   }
 }
 

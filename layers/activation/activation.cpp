@@ -102,8 +102,8 @@ Variable gelu(Context& context, const Variable& x) { return activate<kernels::Ge
 Variable silu(Context& context, const Variable& x) { return activate<kernels::Silu>(context, x); }
 
 Variable swiglu(Context& context, const Variable& x) {
-  require(x.shape().rank() > 0 && x.shape()[-1] % 2 == 0,
-          [&] { return str("swiglu: the last axis of ", x.shape(), " has no two halves"); });
+  require(x.shape().rank() > 0 && x.shape()[-1] % 2 == 0, "swiglu: the last axis of ", x.shape(),
+          " has no two halves");
   std::vector<int64_t> sizes(x.shape().sizes().begin(), x.shape().sizes().end());
   sizes.back() /= 2;
   const int64_t width = sizes.back();

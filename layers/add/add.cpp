@@ -20,8 +20,7 @@ struct AddOp final : Op {
 }  // namespace
 
 Variable add(Context& context, const Variable& x, Variable branch) {
-  require(x.shape() == branch.shape(),
-          [&] { return str("add: ", x.shape(), " and ", branch.shape()); });
+  require(x.shape() == branch.shape(), "add: ", x.shape(), " and ", branch.shape());
   Tensor y = branch.value().unique() ? branch.value() : context.activation(x.shape(), x.dtype());
   const Work work = touching(x.value(), branch.value(), y);
   on_device(context.stream, work, x.dtype(), [&]<class T>(auto device) {

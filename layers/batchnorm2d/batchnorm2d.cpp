@@ -70,15 +70,13 @@ Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Param
                      RunningStatistics& statistics, const BatchNormOptions& options) {
   const int64_t channels = gain.shape.elements(), rows = x.elements() / channels;
   const Variable* residual = options.residual;
-  require(x.shape()[-1] == channels && (!residual || residual->shape() == x.shape()), [&] {
-    return str("batchnorm2d ", gain.name, ": x ", x.shape(), ", residual ",
-               residual ? residual->shape() : Shape{}, ", channels ", channels);
-  });
-  require(!context.training || rows > 1, [&] {
-    return str("batchnorm2d ", gain.name, ": the variance of one value per channel is undefined");
-  });
-  require(context.training || !context.tape,
-          [&] { return str("batchnorm2d ", gain.name, ": has no gradient outside training"); });
+  require(x.shape()[-1] == channels && (!residual || residual->shape() == x.shape()),
+          "batchnorm2d ", gain.name, ": x ", x.shape(), ", residual ",
+          residual ? residual->shape() : Shape{}, ", channels ", channels);
+  require(!context.training || rows > 1, "batchnorm2d ", gain.name,
+          ": the variance of one value per channel is undefined");
+  require(context.training || !context.tape, "batchnorm2d ", gain.name,
+          ": has no gradient outside training");
   auto op = std::make_unique<BatchNormOp>();
   op->x = x.value();
   op->mean = context.activation({channels}, wide_of(x.dtype()));

@@ -49,20 +49,18 @@ void check(const Conv2dShape& s) {
   require(s.batch >= 0 && s.in_channels > 0 && s.out_channels > 0 && s.stride > 0 && s.padding >= 0,
           "conv2d: sizes and stride must be positive");
   require(s.kernel_h > 0 && s.kernel_w > 0 && s.kernel_h <= kMaxKernel && s.kernel_w <= kMaxKernel,
-          [&] { return str("conv2d: kernel ", s.kernel_h, " x ", s.kernel_w, " is too large"); });
-  require(s.height + 2 * s.padding >= s.kernel_h && s.width + 2 * s.padding >= s.kernel_w, [&] {
-    return str("conv2d: kernel ", s.kernel_h, " x ", s.kernel_w, " does not fit into image ",
-               s.height, " x ", s.width, " with padding ", s.padding);
-  });
+          "conv2d: kernel ", s.kernel_h, " x ", s.kernel_w, " is too large");
+  require(s.height + 2 * s.padding >= s.kernel_h && s.width + 2 * s.padding >= s.kernel_w,
+          "conv2d: kernel ", s.kernel_h, " x ", s.kernel_w, " does not fit into image ", s.height,
+          " x ", s.width, " with padding ", s.padding);
 }
 
 }  // namespace
 
 Variable conv2d(Context& context, const Variable& x, Parameter& weight, int64_t stride,
                 int64_t padding) {
-  require(
-      x.shape().rank() == 4 && weight.shape.rank() == 4 && x.shape()[3] == weight.shape[3],
-      [&] { return str("conv2d ", weight.name, ": x ", x.shape(), ", weight ", weight.shape); });
+  require(x.shape().rank() == 4 && weight.shape.rank() == 4 && x.shape()[3] == weight.shape[3],
+          "conv2d ", weight.name, ": x ", x.shape(), ", weight ", weight.shape);
   const Conv2dShape shape{.batch = x.shape()[0],
                           .height = x.shape()[1],
                           .width = x.shape()[2],

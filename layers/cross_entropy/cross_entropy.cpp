@@ -57,8 +57,7 @@ void differentiate_row(T* row, int32_t target, Wide<T> log_sum, Wide<T> scale, L
 void require_targets(const int32_t* targets, int64_t rows, int64_t classes) {
   for (int64_t n = 0; n < rows; ++n) {
     if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= classes)) {
-      fail(ExitCode::kData,
-           str("target ", targets[n], " of row ", n, " is outside the ", classes, " classes"));
+      fail_data("target ", targets[n], " of row ", n, " is outside the ", classes, " classes");
     }
   }
 }
@@ -136,10 +135,8 @@ kernels::LogitRows shape_of(const Tensor& logits, const Tensor& targets,
   const int64_t width = logits.shape()[-1];
   require(logits.shape().rank() == 2 && targets.elements() == logits.shape()[0] &&
               classes.value_or(width) <= width,
-          [&] {
-            return str("cross_entropy: logits ", logits.shape(), ", targets ", targets.shape(),
-                       ", classes ", classes.value_or(width));
-          });
+          "cross_entropy: logits ", logits.shape(), ", targets ", targets.shape(), ", classes ",
+          classes.value_or(width));
   return {logits.shape()[0], classes.value_or(width), width};
 }
 

@@ -129,10 +129,8 @@ kernels::LogitSlice slice_of(const Tensor& logits, const Tensor& targets,
       classes.all};
   require(logits.shape().rank() == 2 && targets.elements() == slice.rows && slice.classes > 0 &&
               slice.classes <= slice.width,
-          [&] {
-            return str("cut_cross_entropy: logits ", logits.shape(), ", targets ", targets.shape(),
-                       ", ", slice.classes, " classes here");
-          });
+          "cut_cross_entropy: logits ", logits.shape(), ", targets ", targets.shape(), ", ",
+          slice.classes, " classes here");
   return slice;
 }
 

@@ -29,8 +29,8 @@ void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const int32_
   const int64_t length = sizes.length, width = sizes.width;
   for (int64_t n = 0; n < sizes.count(); ++n) {
     if (tokens[n] < 0 || tokens[n] >= sizes.vocab) {
-      fail(ExitCode::kData, str("token ", tokens[n], " at position ", n % length, " of sample ",
-                                n / length, " is outside the vocabulary of ", sizes.vocab));
+      fail_data("token ", tokens[n], " at position ", n % length, " of sample ", n / length,
+                " is outside the vocabulary of ", sizes.vocab);
     }
   }
 #pragma omp parallel for schedule(static) if (sizes.count() * width >= kParallelElements)
@@ -152,8 +152,8 @@ struct EmbeddingOp final : Op {
 
 Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_weight,
                    Parameter* positions_weight) {
-  require(tokens.shape().rank() == 2,
-          [&] { return str("embedding: tokens ", tokens.shape(), ", want [batch, length]"); });
+  require(tokens.shape().rank() == 2, "embedding: tokens ", tokens.shape(),
+          ", want [batch, length]");
   const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
   const Slice rows = pieces_of(tokens_weight)[0].slice;
   const int64_t width = tokens_weight.shape[1], first = rows.start()[0];

@@ -37,8 +37,7 @@ RowsInFlight RowsInFlight::gather(Context& context, const Tensor& x) {
 
 RowsInFlight RowsInFlight::scatter(Context& context, const Tensor& x) {
   const int ranks = context.tensor->size();
-  require(x.shape()[0] % ranks == 0,
-          [&] { return str("scatter_add_rows: ", x.shape(), " over ", ranks, " ranks"); });
+  require(x.shape()[0] % ranks == 0, "scatter_add_rows: ", x.shape(), " over ", ranks, " ranks");
   RowsInFlight flight;
   flight.from_ = x;
   flight.to_ = context.workspace(x.shape(), x.dtype());

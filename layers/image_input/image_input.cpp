@@ -61,10 +61,8 @@ void image_input(const Stream& stream, const Tensor& pixels, const Tensor& place
               values.shape() == Shape{from[1], 256} &&
               images.shape() == Shape{from[0], from[2], from[3], from[1]} &&
               from[1] * from[2] * from[3] <= std::numeric_limits<int32_t>::max(),
-          [&] {
-            return str("image_input: pixels ", from, ", placements ", placements.shape(),
-                       ", values ", values.shape(), ", images ", images.shape());
-          });
+          "image_input: pixels ", from, ", placements ", placements.shape(), ", values ",
+          values.shape(), ", images ", images.shape());
   const kernels::ImageShape shape{from[0], from[1], from[2], from[3]};
   const Work work = touching(pixels, placements, values, images);
   on_device(stream, work, images.dtype(), [&]<class T>(auto device) {

@@ -108,9 +108,8 @@ struct LinearOp final : Op {
 Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
                const Tensor& gelu_input = {}) {
   const int64_t out = weight.value.shape()[0], in = weight.shape[1];
-  require(x.shape()[-1] == in, [&] {
-    return str("linear ", weight.name, ": x ", x.shape(), ", weight ", weight.shape);
-  });
+  require(x.shape()[-1] == in, "linear ", weight.name, ": x ", x.shape(), ", weight ",
+          weight.shape);
   Tensor y = context.activation(x.shape().with(-1, out), x.dtype());
   multiply(context.stream, {.m = x.elements() / in,
                             .n = out,
@@ -275,9 +274,7 @@ std::vector<Parameter*> Linear::parameters() {
     all.push_back(&bias_);
   }
   if (adapters_) {
-    for (Parameter* parameter : adapters_->parameters()) {
-      all.push_back(parameter);
-    }
+    std::ranges::copy(adapters_->parameters(), std::back_inserter(all));
   }
   return all;
 }

@@ -76,8 +76,7 @@ class CachingDecoder final : public Decoder {
     for (int64_t r = 0; r < count; ++r) {
       const DecoderRow& row = rows[r];
       if (row.token < 0 || row.token >= config_.vocab) {
-        fail(ExitCode::kData,
-             str("token ", row.token, " is outside the vocabulary of ", config_.vocab));
+        fail_data("token ", row.token, " is outside the vocabulary of ", config_.vocab);
       }
       require(length(row.slot) < context(), "Decoder::step: more rows than the window has places");
       tokens[r] = row.token;

@@ -94,12 +94,11 @@ Transformer::Transformer(const TransformerConfig& config)
 }
 
 Variable Transformer::logits(Context& context, const Tensor& tokens) {
-  require(tokens.shape().rank() == 2 && tokens.shape()[1] <= config_.context, [&] {
-    return str("Transformer: tokens ", tokens.shape(), " with a context of ", config_.context);
-  });
+  require(tokens.shape().rank() == 2 && tokens.shape()[1] <= config_.context,
+          "Transformer: tokens ", tokens.shape(), " with a context of ", config_.context);
   const int64_t rows = tokens.elements(), ranks = config_.cut.count;
-  require(rows % ranks == 0 || !context.tape,
-          [&] { return str("Transformer: ", ranks, " ranks cannot divide ", rows, " rows"); });
+  require(rows % ranks == 0 || !context.tape, "Transformer: ", ranks, " ranks cannot divide ", rows,
+          " rows");
   context.rows = BatchRows::of(tokens.shape(), config_.cut);
   return with_rows(context, Classifier::logits(context, tokens), rows);
 }

@@ -22,24 +22,25 @@ std::vector<std::string> TransformerConfig::problems() const {
   std::vector<std::string> problems;
   const int64_t of_head = head_layout().width;
   if (head_width == 0 && width % heads != 0) {
-    problems.push_back(str("model.width = ", width, " is not divisible by model.heads = ", heads));
+    add_problem(problems, "model.width = ", width, " is not divisible by model.heads = ", heads);
   } else if (style.is_rotary && of_head % 2 != 0) {
-    problems.push_back(str(head_width ? "model.head_width = " : "model.width / model.heads = ",
-                           of_head, " must be even: rotary positions turn pairs"));
+    add_problem(problems,
+                head_width ? "model.head_width = " : "model.width / model.heads = ", of_head,
+                " must be even: rotary positions turn pairs");
   }
   if (qk_norm && !style.is_rotary) {
     problems.emplace_back("model.qk_norm needs rotary positions");
   }
   if (kv_heads > 0 && heads % kv_heads != 0) {
-    problems.push_back(
-        str("model.heads = ", heads, " is not divisible by model.kv_heads = ", kv_heads));
+    add_problem(problems, "model.heads = ", heads,
+                " is not divisible by model.kv_heads = ", kv_heads);
   }
   if (positions > 0 && positions < context) {
-    problems.push_back(str("model.positions = ", positions, " is below model.context = ", context));
+    add_problem(problems, "model.positions = ", positions, " is below model.context = ", context);
   }
   if (rope.high_freq_factor <= rope.low_freq_factor) {
-    problems.push_back(str("model.rope_high_freq_factor = ", rope.high_freq_factor,
-                           " must be above model.rope_low_freq_factor = ", rope.low_freq_factor));
+    add_problem(problems, "model.rope_high_freq_factor = ", rope.high_freq_factor,
+                " must be above model.rope_low_freq_factor = ", rope.low_freq_factor);
   }
   return problems;
 }

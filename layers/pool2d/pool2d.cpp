@@ -147,13 +147,10 @@ struct AveragePoolOp final : Op {
 
 Variable max_pool2d(Context& context, const Variable& x, int64_t kernel, int64_t stride,
                     int64_t padding) {
-  require(x.shape().rank() == 4 && kernel > 0 && stride > 0 && padding >= 0 &&
-              2 * padding <= kernel && x.shape()[1] + 2 * padding >= kernel &&
-              x.shape()[2] + 2 * padding >= kernel,
-          [&] {
-            return str("max_pool2d: x ", x.shape(), ", kernel ", kernel, ", stride ", stride,
-                       ", padding ", padding);
-          });
+  require(
+      x.shape().rank() == 4 && kernel > 0 && stride > 0 && padding >= 0 && 2 * padding <= kernel &&
+          x.shape()[1] + 2 * padding >= kernel && x.shape()[2] + 2 * padding >= kernel,
+      "max_pool2d: x ", x.shape(), ", kernel ", kernel, ", stride ", stride, ", padding ", padding);
   const Pool2dShape shape{.batch = x.shape()[0],
                           .height = x.shape()[1],
                           .width = x.shape()[2],
@@ -177,7 +174,7 @@ Variable max_pool2d(Context& context, const Variable& x, int64_t kernel, int64_t
 }
 
 Variable global_average_pool(Context& context, const Variable& x) {
-  require(x.shape().rank() == 4, [&] { return str("global_average_pool: x ", x.shape()); });
+  require(x.shape().rank() == 4, "global_average_pool: x ", x.shape());
   const int64_t batch = x.shape()[0], channels = x.shape()[3];
   auto op = std::make_unique<AveragePoolOp>();
   op->pixels = x.shape()[1] * x.shape()[2];

@@ -148,10 +148,8 @@ Variable norm_rope(Context& context, const Variable& qkv, Parameter& gains, doub
                    const HeadLayout& layout, const RopeFrequencies& frequencies) {
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0 &&
               gains.shape == Shape{2 * layout.width},
-          [&] {
-            return str("norm_rope: qkv ", qkv.shape(), " with heads of width ", layout.width,
-                       " and gains ", gains.shape);
-          });
+          "norm_rope: qkv ", qkv.shape(), " with heads of width ", layout.width, " and gains ",
+          gains.shape);
   const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
   auto op = std::make_unique<NormRopeOp>();
   op->positions = context.positions;

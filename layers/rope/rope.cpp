@@ -70,7 +70,7 @@ struct RopeOp final : Op {
 Variable rope(Context& context, Variable qkv, const HeadLayout& layout,
               const RopeFrequencies& frequencies) {
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0,
-          [&] { return str("rope: qkv ", qkv.shape(), " with heads of width ", layout.width); });
+          "rope: qkv ", qkv.shape(), " with heads of width ", layout.width);
   auto op = std::make_unique<RopeOp>();
   op->positions = context.positions;
   op->rotation = {{layout, qkv.shape()[0], qkv.shape()[1]},

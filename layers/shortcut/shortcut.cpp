@@ -64,8 +64,8 @@ struct ShortcutOp final : Op {
 }  // namespace
 
 Variable shortcut(Context& context, const Variable& x, int64_t stride, int64_t out_channels) {
-  require(x.shape().rank() == 4 && out_channels >= x.shape()[3],
-          [&] { return str("shortcut: ", x.shape(), " to ", out_channels, " channels"); });
+  require(x.shape().rank() == 4 && out_channels >= x.shape()[3], "shortcut: ", x.shape(), " to ",
+          out_channels, " channels");
   auto op = std::make_unique<ShortcutOp>();
   op->shape = {x.shape()[0], x.shape()[1], x.shape()[2], x.shape()[3], out_channels, stride};
   const kernels::ShortcutShape& s = op->shape;

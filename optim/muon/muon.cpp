@@ -37,7 +37,7 @@ class Muon final : public Optimizer {
 
   void step(Stream& stream, std::span<const Shard> shards, const StepInputs& inputs) override {
     require(shards.size() == parts_[0].numbers.size() + parts_[1].numbers.size(),
-            [&] { return str("Muon: ", shards.size(), " shards, made for others"); });
+            "Muon: ", shards.size(), " shards, made for others");
     adamw_->step(stream, parts_[0].of(shards), inputs);
     const std::vector<Shard> of_matrices = parts_[1].of(shards);
     momentum_.step(stream, gradients_of(of_matrices), inputs);

@@ -25,10 +25,8 @@ Tensor sums_of_rows(const Context& context, const Tensor& matrix,
 
 void ParameterSums::add(Parameter& parameter, Tensor partial) {
   GradTarget gradient = grad_target(parameter);
-  require(partial.shape()[1] == gradient.into.elements(), [&] {
-    return str("sums over rows ", partial.shape(), " for parameter ", parameter.name,
-               ", stored as ", gradient.into.shape());
-  });
+  require(partial.shape()[1] == gradient.into.elements(), "sums over rows ", partial.shape(),
+          " for parameter ", parameter.name, ", stored as ", gradient.into.shape());
   sums_.push_back({&parameter, std::move(gradient), std::move(partial)});
 }
 

@@ -17,7 +17,7 @@ auto say_where(Place&& place, Work&& work) {
     if (error.code() != ExitCode::kInternal) {
       throw;
     }
-    throw Error(ExitCode::kInternal, str(error.what(), "; in ", place()));
+    throw Error(ExitCode::kInternal, error.what(), "; in ", place());
   }
 }
 

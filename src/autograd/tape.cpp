@@ -39,9 +39,8 @@ GradTarget Input::target(Context& context) const {
 }
 
 void Input::add(Context& context, const Tensor& grad, const Tensor& row_sums) const {
-  require(grad.shape().elements() == slot_->shape.elements() && grad.dtype() == slot_->dtype, [&] {
-    return str("gradient ", grad.shape(), " for a variable of shape ", slot_->shape);
-  });
+  require(grad.shape().elements() == slot_->shape.elements() && grad.dtype() == slot_->dtype,
+          "gradient ", grad.shape(), " for a variable of shape ", slot_->shape);
   if (!slot_->grad) {
     slot_->grad = grad.reshape(slot_->shape);
     slot_->row_sums = row_sums;
@@ -55,8 +54,8 @@ void Input::add(Context& context, const Tensor& grad, const Tensor& row_sums) co
 }
 
 GradTarget grad_target(Parameter& parameter) {
-  require(parameter.wanted() && parameter.grad,
-          [&] { return str("parameter ", parameter.name, " has no memory for its gradient"); });
+  require(parameter.wanted() && parameter.grad, "parameter ", parameter.name,
+          " has no memory for its gradient");
   const GradTarget target{parameter.grad, parameter.grad_written ? 1 : 0};
   parameter.grad_written = true;
   return target;
@@ -74,8 +73,7 @@ Tape Tape::replaying(Tape& outer) { return Tape(outer.uses_, false); }
 std::vector<Parameter*> Tape::take_held() { return std::move(held_); }
 
 void Tape::use(Parameter& parameter) {
-  require(parameter.id >= 0,
-          [&] { return str("parameter ", parameter.name, " belongs to no store"); });
+  require(parameter.id >= 0, "parameter ", parameter.name, " belongs to no store");
   if (static_cast<size_t>(parameter.id) >= uses_->count.size()) {
     uses_->count.resize(static_cast<size_t>(parameter.id) + 1, 0);
   }

@@ -111,8 +111,8 @@ ExitCode bench_command(const Words& words, World& world) {
     }
     return ExitCode::kOk;
   }
-  throw AgreedError(ExitCode::kConfig,
-                    str("tandem bench: say links, not \"", kind, "\"; --help shows examples"));
+  throw AgreedError(ExitCode::kConfig, "tandem bench: say links, not \"", kind,
+                    "\"; --help shows examples");
 }
 
 }  // namespace tandem

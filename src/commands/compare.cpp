@@ -150,8 +150,8 @@ ExitCode compare_command(const Words& words, World& world) {
   std::vector<std::string> problems = options.apply(line.assignments);
   const size_t count = line.positional.size();
   if (!help && (count < 2 || count > kMostRuns)) {
-    problems.push_back(str("tandem compare takes 2 to ", kMostRuns, " runs, not ", count,
-                           "; --help shows an example"));
+    add_problem(problems, "tandem compare takes 2 to ", kMostRuns, " runs, not ", count,
+                "; --help shows an example");
   }
   fail_if_any(problems);
   if (help) {
@@ -160,7 +160,7 @@ ExitCode compare_command(const Words& words, World& world) {
   std::vector<RunFacts> runs;
   for (const std::string& path : line.positional) {
     if (!is_run(path)) {
-      fail(ExitCode::kData, path + ": no run here; name the folder of a run, such as runs/NAME");
+      fail_data(path + ": no run here; name the folder of a run, such as runs/NAME");
     }
     runs.push_back(read_run(RunDirectory(path)));
   }

@@ -119,8 +119,8 @@ void resolve(Request& request, const Words& words) {
     }
     append(problems, problems_there(request.config, ranks));
     if (request.documents > 0 && request.config.data.windows == WindowKind::kStream) {
-      problems.push_back(str("--documents ", request.documents,
-                             " needs data.windows = documents; a stream does not know them"));
+      add_problem(problems, "--documents ", request.documents,
+                  " needs data.windows = documents; a stream does not know them");
     }
     append(problems, problems.empty() ? too_long(request.config, ranks) : Words());
   }
@@ -133,9 +133,8 @@ void use_links(Job& job, const std::string& path) {
   const auto use = [&](const std::optional<Link>& measured, bool needed, const char* where,
                        Link& link) {
     if (needed && !measured) {
-      fail(ExitCode::kConfig,
-           str(path, ": has no links ", where, " nodes, which ", job.ranks, " ranks with ",
-               job.node_size, " on each node use; measure on such a job"));
+      fail(ExitCode::kConfig, path, ": has no links ", where, " nodes, which ", job.ranks,
+           " ranks with ", job.node_size, " on each node use; measure on such a job");
     }
     link = measured.value_or(link);
   };
@@ -147,8 +146,8 @@ void use_links(Job& job, const std::string& path) {
 Job job_of(const Request& request) {
   Job job{.ranks = static_cast<int>(request.ranks), .node_size = node_size_of(request)};
   if (job.ranks % job.node_size != 0) {
-    fail(ExitCode::kConfig, str("--node-size ", job.node_size, " does not divide --ranks ",
-                                job.ranks, "; choose a divisor"));
+    fail(ExitCode::kConfig, "--node-size ", job.node_size, " does not divide --ranks ", job.ranks,
+         "; choose a divisor");
   }
   job.document_length = request.documents;
   job.hardware = hardware_of(request.gpu, request.config, job.node_size);
@@ -215,16 +214,17 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
   const Config& config = request.config;
   std::optional<TransformerConfig> sizes = config.model->transformer();
   if (!sizes) {
-    fail(ExitCode::kConfig, str("--ops: a ", config.model.kind.name(),
-                                " has no list of ops; only gpt and llama have one"));
+    fail(ExitCode::kConfig, "--ops: a ", config.model.kind.name(),
+         " has no list of ops; only gpt and llama have one");
   }
   if (const std::string& kind = config.optim.kind.name(); kind != "adamw") {
-    fail(ExitCode::kConfig, str("--ops: optim.kind = ", kind,
-                                " has no floor; the list knows the update of adamw alone"));
+    fail(ExitCode::kConfig, "--ops: optim.kind = ", kind,
+         " has no floor; the list knows the update of adamw alone");
   }
   if (config.dist.tensor > 1 || config.model.lora.rank > 0) {
-    fail(ExitCode::kConfig, str("--ops: the list knows no layers that ranks cut, and no "
-                                "adapters; use dist.tensor = 1 and lora.rank = 0"));
+    fail(ExitCode::kConfig,
+         "--ops: the list knows no layers that ranks cut, and no "
+         "adapters; use dist.tensor = 1 and lora.rank = 0");
   }
   const int64_t micro_batch = config.batch_plan(job.ranks).micro_batch();
   const std::string title = str("one rank: ", micro_batch, " x ", config.model->context(),

@@ -84,8 +84,8 @@ int64_t context_of(const ModelConfig& model, const Request& request) {
     return model->context();
   }
   if (!model->reads_text() || request.context > model->context()) {
-    fail(ExitCode::kConfig, str("--context ", request.context, " must be at most model.context = ",
-                                model->context(), ", of a model that reads text"));
+    fail(ExitCode::kConfig, "--context ", request.context,
+         " must be at most model.context = ", model->context(), ", of a model that reads text");
   }
   return request.context;
 }
@@ -154,11 +154,10 @@ void print(const Request& request, const TrainedModel& trained, const ChoiceEval
 // `value`: the same on all ranks.
 void require_finite(double value, const TrainedModel& trained) {
   if (!std::isfinite(value)) {
-    throw AgreedError(ExitCode::kNumerical,
-                      str(trained.checkpoint, ": the loss is not finite",
-                          trained.values->dtype() != DType::kF32 ? "; try --precision f32"
-                          : is_hugging_face(trained.checkpoint)  ? "; its weights may be damaged"
-                                                                 : "; use an earlier checkpoint"));
+    throw AgreedError(ExitCode::kNumerical, trained.checkpoint, ": the loss is not finite",
+                      trained.values->dtype() != DType::kF32 ? "; try --precision f32"
+                      : is_hugging_face(trained.checkpoint)  ? "; its weights may be damaged"
+                                                             : "; use an earlier checkpoint");
   }
 }
 
@@ -212,8 +211,8 @@ ExitCode eval_command(const Words& words, World& world) {
     }
     append(problems, problems_of_choices(request));
     if (world.size() % request.tensor != 0) {
-      problems.push_back(
-          str("--tensor ", request.tensor, " does not divide the ", counted(world.size(), "rank")));
+      add_problem(problems, "--tensor ", request.tensor, " does not divide the ",
+                  counted(world.size(), "rank"));
     }
     fail_if_any(problems);
     require_other_output(request.output, {request.choices});
@@ -235,7 +234,7 @@ ExitCode eval_command(const Words& words, World& world) {
   agree(control, [&] {
     const Config config = config_of(checkpoint);
     if (request.data.empty() && config.data.path.empty()) {
-      fail(ExitCode::kConfig, str(checkpoint, " knows no dataset; name one with --data FILE.h5"));
+      fail(ExitCode::kConfig, checkpoint, " knows no dataset; name one with --data FILE.h5");
     }
     dataset = open_dataset(
         request.data.empty() ? RunDirectory::of(checkpoint).find(config.data.path) : request.data,

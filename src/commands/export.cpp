@@ -94,7 +94,7 @@ int64_t vocabulary_in(const std::string& folder) {
       return tensor.shape[0];
     }
   }
-  fail(ExitCode::kData, str(folder, ": has no tensor ", kEmbedding));
+  fail_data(folder, ": has no tensor ", kEmbedding);
 }
 
 int64_t vocabulary_of(const std::string& checkpoint, const std::string& moved_to) {
@@ -137,9 +137,8 @@ void write_model(const Request& request, Control& control, const StoredModel& st
                         .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
   const ForeignNames* names = model->foreign_names();
   if (!names) {
-    fail(ExitCode::kConfig,
-         str(checkpoint, ": model.kind = ", model.kind.name(),
-             " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
+    fail(ExitCode::kConfig, checkpoint, ": model.kind = ", model.kind.name(),
+         " is in neither transformers nor torchvision; export a gpt, a llama or a resnet");
   }
   if (request.merge && model.lora.rank == 0) {
     fail(ExitCode::kConfig, checkpoint + ": has no adapters to merge; leave --merge out");
@@ -175,7 +174,7 @@ void export_model(const Request& request, Control& control) {
   std::string output = fs::path(request.output).lexically_normal().string();
   output = output.ends_with("/") ? output.substr(0, output.size() - 1) : output;
   if (fs::exists(output) && !(fs::is_directory(output) && fs::is_empty(output))) {
-    fail(ExitCode::kConfig, str("--output ", output, ": exists; name another folder"));
+    fail(ExitCode::kConfig, "--output ", output, ": exists; name another folder");
   }
   const StoredModel stored =
       resolve_model(control, request.checkpoint, request.base, request.adapter);

@@ -82,9 +82,8 @@ void require_cut(const Config& config, int ranks) {
                           : model    ? model->why_not_cut(ranks)
                                      : "a model of this kind";
   if (!why.empty()) {
-    fail(ExitCode::kConfig,
-         str("tandem generate cuts a model over its ranks, and ", ranks, " cannot divide ", why,
-             "; start it with another number, or without mpirun"));
+    fail(ExitCode::kConfig, "tandem generate cuts a model over its ranks, and ", ranks,
+         " cannot divide ", why, "; start it with another number, or without mpirun");
   }
 }
 

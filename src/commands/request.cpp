@@ -10,9 +10,8 @@ namespace tandem {
 void require_one_process(const World& world, const std::string& command,
                          const std::string& advice) {
   if (world.size() > 1) {
-    throw AgreedError(
-        ExitCode::kConfig,
-        str("tandem ", command, " runs as one process; start it without mpirun", advice));
+    throw AgreedError(ExitCode::kConfig, "tandem ", command,
+                      " runs as one process; start it without mpirun", advice);
   }
 }
 
@@ -29,7 +28,7 @@ void require_other_output(const std::string& output, const std::vector<std::stri
     std::error_code missing;
     if (std::filesystem::equivalent(input, output, missing) ||
         std::filesystem::equivalent(input, output + ".partial", missing)) {
-      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
+      fail(ExitCode::kConfig, "--output ", output, " is an input too; write another file");
     }
   }
 }

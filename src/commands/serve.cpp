@@ -111,8 +111,8 @@ class TextEndpoint final : public Endpoint {
         request.form == "plain" ? chat_template_of(stored.checkpoint) : request.form;
     const int64_t longest = config.model->context();
     if (request.context > longest) {
-      fail(ExitCode::kConfig,
-           str("--context ", request.context, " must be at most model.context = ", longest));
+      fail(ExitCode::kConfig, "--context ", request.context,
+           " must be at most model.context = ", longest);
     }
     model_ = {.name = name,
               .form = form,
@@ -149,8 +149,8 @@ class ImageEndpoint final : public Endpoint {
         images_(classes_of(stored.checkpoint, config)),
         service_(request.queue, metrics) {
     if (!request.tokenizer.empty() || request.context > 0 || request.form != "plain") {
-      fail(ExitCode::kConfig, str("--tokenizer, --context and --template are for texts, and ",
-                                  stored.checkpoint, " reads images: leave them out"));
+      fail(ExitCode::kConfig, "--tokenizer, --context and --template are for texts, and ",
+           stored.checkpoint, " reads images: leave them out");
     }
   }
   const DatasetInfo& sizes() const override { return images_; }

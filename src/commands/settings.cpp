@@ -28,8 +28,8 @@ std::vector<std::string> apply_imported(Options& options, const std::string& fol
     if (std::ranges::find(given, key, &Assignment::key) == given.end()) {
       imported.push_back(setting);
     } else if (key == "model.context" ? std::stoll(ours) > std::stoll(value) : ours != value) {
-      problems.push_back(str(key, " = ", ours, ", but ", setting.origin, " has ", value,
-                             "; leave the setting out"));
+      add_problem(problems, key, " = ", ours, ", but ", setting.origin, " has ", value,
+                  "; leave the setting out");
     }
   }
   append(problems, options.apply(imported));

@@ -12,8 +12,6 @@ std::string joined(std::span<const std::string> words, std::string_view separato
   return text;
 }
 
-void fail(ExitCode code, const std::string& message) { throw Error(code, message); }
-
 void fail_if_any(const std::vector<std::string>& problems) {
   if (problems.empty()) {
     return;
@@ -26,11 +24,9 @@ void fail_if_any(const std::vector<std::string>& problems) {
   fail(ExitCode::kConfig, all);
 }
 
-void require(bool ok, std::string_view what, std::source_location where) {
-  if (!ok) [[unlikely]] {
-    throw Error(ExitCode::kInternal, str(what, " (", where.file_name(), ":", where.line(), " in ",
-                                         where.function_name(), ")"));
-  }
+void fail_check(const std::string& what, const std::source_location& where) {
+  fail(ExitCode::kInternal, what, " (", where.file_name(), ":", where.line(), " in ",
+       where.function_name(), ")");
 }
 
 }  // namespace tandem

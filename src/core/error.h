@@ -23,15 +23,6 @@ enum class ExitCode : int {
   kStopped = 85,      // stopped on request, checkpoint saved
 };
 
-class Error : public std::runtime_error {
- public:
-  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  ExitCode code() const { return code_; }
-
- private:
-  ExitCode code_;
-};
-
 // Concatenates the printed form of all arguments.
 template <class... Args>
 std::string str(const Args&... args) {
@@ -40,29 +31,63 @@ std::string str(const Args&... args) {
   return out.str();
 }
 
+// Its message is the printed form of all arguments but the first.
+class Error : public std::runtime_error {
+ public:
+  template <class... Args>
+  explicit Error(ExitCode code, const Args&... what)
+      : std::runtime_error(str(what...)), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
 // The words with `separator` between them.
 std::string joined(std::span<const std::string> words, std::string_view separator = ", ");
 
-// Throws a user-facing error: the message says what, where, and what to do.
-[[noreturn]] void fail(ExitCode code, const std::string& message);
-// Throws Error(kData) with the printed form of all arguments.
+// Throws a user-facing error: the printed form of all arguments says what, where, and what to do.
 template <class... Args>
-[[noreturn]] void fail_data(const Args&... args) {
-  fail(ExitCode::kData, str(args...));
+[[noreturn]] void fail(ExitCode code, const Args&... what) {
+  throw Error(code, what...);
+}
+template <class... Args>
+[[noreturn]] void fail_data(const Args&... what) {
+  fail(ExitCode::kData, what...);
+}
+// Adds the printed form of all arguments.
+template <class... Args>
+void add_problem(std::vector<std::string>& problems, const Args&... what) {
+  problems.push_back(str(what...));
 }
 // Throws Error(kConfig) with the first 20 problems, one a line, if there are any.
 void fail_if_any(const std::vector<std::string>& problems);
 
-// Checks a programming contract; a violation is an internal error that names the caller's place.
-void require(bool ok, std::string_view what,
-             std::source_location where = std::source_location::current());
+// What a contract says, and where it is checked.
+struct Check {
+  Check(bool ok, std::source_location here = std::source_location::current())
+      : holds(ok), where(here) {}
+  bool holds;
+  std::source_location where;
+};
 
-// As above, with values: the message is only built when the contract is broken.
+[[noreturn]] void fail_check(const std::string& what, const std::source_location& where);
+
+// Checks a programming contract; a violation is an internal error that says the printed form of all
+// arguments and names the caller's place.
+template <class... Args>
+void require(Check check, const Args&... what) {
+  if (!check.holds) [[unlikely]] {
+    fail_check(str(what...), check.where);
+  }
+}
+
+// As above, where the message is costly: it is only built when the contract is broken.
 template <class F>
 requires std::is_invocable_r_v<std::string, F>
-void require(bool ok, F&& message, std::source_location where = std::source_location::current()) {
-  if (!ok) [[unlikely]] {
-    require(false, std::string_view(message()), where);
+void require(Check check, const F& message) {
+  if (!check.holds) [[unlikely]] {
+    fail_check(message(), check.where);
   }
 }
 

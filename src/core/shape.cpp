@@ -16,7 +16,7 @@ Shape::Shape(std::span<const int64_t> sizes) : rank_(static_cast<int>(sizes.size
 
 int64_t Shape::operator[](int axis) const {
   const int index = axis < 0 ? rank_ + axis : axis;
-  require(index >= 0 && index < rank_, [&] { return str("Shape: no axis ", axis, " in ", *this); });
+  require(index >= 0 && index < rank_, "Shape: no axis ", axis, " in ", *this);
   return sizes_[index];
 }
 
@@ -24,7 +24,7 @@ int64_t Shape::elements() const {
   int64_t product = 1;
   for (int64_t size : sizes()) {
     if (__builtin_mul_overflow(product, size, &product)) {
-      fail(ExitCode::kConfig, str(*this, " has more than 2^63 elements; take smaller sizes"));
+      fail(ExitCode::kConfig, *this, " has more than 2^63 elements; take smaller sizes");
     }
   }
   return product;

@@ -17,7 +17,7 @@ Slice::Slice(const Shape& whole, const Shape& start, const Shape& extent)
   for (int axis = 0; inside && axis < whole.rank(); ++axis) {
     inside = extent[axis] <= whole[axis] && start[axis] <= whole[axis] - extent[axis];
   }
-  require(inside, [&] { return str("Slice: ", extent, " from ", start, " of ", whole); });
+  require(inside, "Slice: ", extent, " from ", start, " of ", whole);
 }
 
 bool Slice::overlaps(const Slice& other) const {

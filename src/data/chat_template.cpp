@@ -25,7 +25,7 @@ constexpr std::array<Marks, 2> kTemplates = {
 
 const Marks& marks_of(std::string_view name) {
   const auto found = std::ranges::find(kTemplates, name, &Marks::name);
-  require(found != kTemplates.end(), [&] { return str("no chat template is called ", name); });
+  require(found != kTemplates.end(), "no chat template is called ", name);
   return *found;
 }
 
@@ -135,8 +135,8 @@ void append_parts(std::span<const ChatPart> parts, Tokenizer& tokenizer, ChatTok
     append_text(std::exchange(before, ""), std::exchange(learned, ""), tokenizer, out);
     const auto id = tokenizer.special_token(part.text);
     if (!id) {
-      fail(ExitCode::kConfig, str("the tokenizer has no special token ", part.text,
-                                  ", which the template needs; take another template"));
+      fail(ExitCode::kConfig, "the tokenizer has no special token ", part.text,
+           ", which the template needs; take another template");
     }
     out->add(std::array{*id}, part.is_learned);
   }

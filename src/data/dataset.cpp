@@ -291,16 +291,16 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, const Windows& wi
   }
   if (windows.kind == WindowKind::kStream) {
     if (info.is_masked) {
-      fail(ExitCode::kConfig, str("data.windows = stream: ", path,
-                                  " has tokens that are only read, which a stream would predict; "
-                                  "use documents"));
+      fail(ExitCode::kConfig, "data.windows = stream: ", path,
+           " has tokens that are only read, which a stream would predict; "
+           "use documents");
     }
     return std::make_unique<TokenDataset>(std::move(info));
   }
   if (!info.has_documents()) {
-    fail(ExitCode::kConfig, str("data.windows = documents: ", path,
-                                " does not say where its documents begin; prepare it again with "
-                                "`tandem prepare text`, or use stream"));
+    fail(ExitCode::kConfig, "data.windows = documents: ", path,
+         " does not say where its documents begin; prepare it again with "
+         "`tandem prepare text`, or use stream");
   }
   return std::make_unique<DocumentDataset>(std::move(info), windows);
 }

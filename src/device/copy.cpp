@@ -8,10 +8,9 @@
 namespace tandem {
 
 void copy(Stream& stream, const Tensor& from, const Tensor& to) {
-  require(from.dtype() == to.dtype() && from.elements() == to.elements(), [&] {
-    return str("copy: ", name_of(from.dtype()), " ", from.shape(), " to ", name_of(to.dtype()), " ",
-               to.shape());
-  });
+  require(from.dtype() == to.dtype() && from.elements() == to.elements(),
+          "copy: ", name_of(from.dtype()), " ", from.shape(), " to ", name_of(to.dtype()), " ",
+          to.shape());
   if (from.bytes() == 0 || (from.raw() == to.raw() && from.device() == to.device())) {
     return;
   }

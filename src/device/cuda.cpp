@@ -89,9 +89,9 @@ void use_device(int device) {
   device_in_use = device;
   check(cudaSetDevice(device));
   if (compute_capability() < TANDEM_OLDEST_GPU) {
-    fail(ExitCode::kConfig, str(gpu_and_host(), ", ", device_name(), ", is of generation sm_",
-                                compute_capability(), ", and this program has code from sm_",
-                                TANDEM_OLDEST_GPU, " on; use a newer GPU, or compute on the CPU"));
+    fail(ExitCode::kConfig, gpu_and_host(), ", ", device_name(), ", is of generation sm_",
+         compute_capability(), ", and this program has code from sm_", TANDEM_OLDEST_GPU,
+         " on; use a newer GPU, or compute on the CPU");
   }
 }
 

@@ -54,8 +54,7 @@ decltype(auto) on_float(DType dtype, F&& f) {
     case DType::kFp16:
       return f.template operator()<Fp16>();
     default:
-      require(dtype == DType::kF32,
-              [&] { return str("on_float: not a float dtype: ", name_of(dtype)); });
+      require(dtype == DType::kF32, "on_float: not a float dtype: ", name_of(dtype));
       return f.template operator()<float>();
   }
 }

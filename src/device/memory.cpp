@@ -309,10 +309,9 @@ class MemoryPool {
 
 void MemoryPool::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
   const std::string in_use = held_by_class(false);
-  fail(ExitCode::kOutOfMemory,
-       str("out of ", source_->name(), " memory: wanted ", format_bytes(bytes), " for ",
-           name_of(memory_class), "; held: ", in_use.empty() ? "nothing" : in_use, "; limit ",
-           format_bytes(limit_bytes_), "; ", source_->advice()));
+  fail(ExitCode::kOutOfMemory, "out of ", source_->name(), " memory: wanted ", format_bytes(bytes),
+       " for ", name_of(memory_class), "; held: ", in_use.empty() ? "nothing" : in_use, "; limit ",
+       format_bytes(limit_bytes_), "; ", source_->advice());
 }
 
 Storage::Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes,

@@ -62,8 +62,8 @@ Tensor Tensor::empty(Memory& memory, Shape shape, DType dtype, MemoryClass memor
   tensor.shape_ = shape;
   tensor.elements_ = shape.elements();
   if (tensor.elements_ > kMostElements) {
-    fail(ExitCode::kConfig,
-         str("a tensor of ", shape, " has more than 2^46 elements; take smaller sizes"));
+    fail(ExitCode::kConfig, "a tensor of ", shape,
+         " has more than 2^46 elements; take smaller sizes");
   }
   tensor.dtype_ = dtype;
   tensor.storage_ = memory.allocate(tensor.bytes(), memory_class);
@@ -79,9 +79,8 @@ Tensor Tensor::zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memor
 Tensor Tensor::of(std::span<const std::byte> elements, Memory& memory, Shape shape, DType dtype,
                   MemoryClass memory_class) {
   Tensor tensor = empty(memory, shape, dtype, memory_class);
-  require(memory.device() == Device::kCpu && std::ssize(elements) == tensor.bytes(), [&] {
-    return str("Tensor::of: ", elements.size(), " bytes for ", name_of(dtype), " ", shape);
-  });
+  require(memory.device() == Device::kCpu && std::ssize(elements) == tensor.bytes(),
+          "Tensor::of: ", elements.size(), " bytes for ", name_of(dtype), " ", shape);
   if (!memory.is_dry()) {
     std::ranges::copy(elements, tensor.raw());
   }
@@ -118,17 +117,16 @@ std::string Tensor::text() const {
 }
 
 Tensor Tensor::reshape(Shape shape) const {
-  require(shape.elements() == elements_, [&] {
-    return str("Tensor::reshape: ", shape_, " does not have the elements of ", shape);
-  });
+  require(shape.elements() == elements_, "Tensor::reshape: ", shape_,
+          " does not have the elements of ", shape);
   Tensor view = *this;
   view.shape_ = shape;
   return view;
 }
 
 Tensor Tensor::slice(int64_t first, int64_t count) const {
-  require(first >= 0 && count >= 0 && first + count <= elements_,
-          [&] { return str("Tensor::slice: ", first, " + ", count, " is outside ", shape_); });
+  require(first >= 0 && count >= 0 && first + count <= elements_, "Tensor::slice: ", first, " + ",
+          count, " is outside ", shape_);
   Tensor view = *this;
   view.shape_ = Shape{count};
   view.elements_ = count;
@@ -139,8 +137,8 @@ Tensor Tensor::slice(int64_t first, int64_t count) const {
 Tensor Tensor::view(int64_t first_byte, Shape shape, DType dtype) const {
   require_dtype(DType::kU8);
   Tensor view = slice(first_byte, shape.elements() * size_of(dtype));
-  require(view.offset_bytes_ % size_of(dtype) == 0,
-          [&] { return str("Tensor::view: byte ", first_byte, " begins no ", name_of(dtype)); });
+  require(view.offset_bytes_ % size_of(dtype) == 0, "Tensor::view: byte ", first_byte,
+          " begins no ", name_of(dtype));
   view.shape_ = shape;
   view.elements_ = shape.elements();
   view.dtype_ = dtype;

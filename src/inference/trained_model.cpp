@@ -37,8 +37,8 @@ TrainedModel load_trained_model(const StoredModel& stored, const DatasetInfo& da
 
 void require_text_model(const Config& config, const std::string& checkpoint) {
   if (!config.model->reads_text()) {
-    fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
-                                " writes no text; use a gpt or llama"));
+    fail(ExitCode::kConfig, checkpoint, ": model.kind = ", config.model.kind.name(),
+         " writes no text; use a gpt or llama");
   }
 }
 
@@ -47,8 +47,8 @@ std::unique_ptr<Decoder> decoder_of(const TrainedModel& trained, Machine& machin
   std::unique_ptr<Decoder> decoder =
       trained.model->decoder(trained.context(machine), slots, window);
   if (!decoder) {
-    fail(ExitCode::kConfig,
-         str(trained.checkpoint, ": a ", trained.config.model.kind.name(), " has no decoder"));
+    fail(ExitCode::kConfig, trained.checkpoint, ": a ", trained.config.model.kind.name(),
+         " has no decoder");
   }
   return decoder;
 }

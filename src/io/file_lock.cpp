@@ -34,9 +34,8 @@ FileLock::FileLock(const std::string& path, const std::string& owner, int folder
     const int error_number = errno;
     if (error_number == EAGAIN || error_number == EACCES) {
       const std::string holder = visible(read_file(path));
-      fail(ExitCode::kConfig,
-           str(owner, " is in use by ", holder.empty() ? "another process" : holder,
-               "; wait until it ends, or choose another run.name"));
+      fail(ExitCode::kConfig, owner, " is in use by ", holder.empty() ? "another process" : holder,
+           "; wait until it ends, or choose another run.name");
     }
     complain(str(path, ": cannot be locked (", std::strerror(error_number),
                  "); make sure that no other job writes here"));

@@ -10,10 +10,8 @@ void convert(const Stream& stream, const Tensor& from, const Tensor& to) {
   require(from.elements() == to.elements() && from.device() == stream.device() &&
               to.device() == stream.device() &&
               (from.dtype() == DType::kF32 || to.dtype() == DType::kF32),
-          [&] {
-            return str("convert: ", name_of(from.dtype()), " ", from.shape(), " to ",
-                       name_of(to.dtype()), " ", to.shape());
-          });
+          "convert: ", name_of(from.dtype()), " ", from.shape(), " to ", name_of(to.dtype()), " ",
+          to.shape());
   on_device(stream, touching(from, to), [&](auto device) {
     const DType other = from.dtype() == DType::kF32 ? to.dtype() : from.dtype();
     on_float(other, [&]<class T>() {

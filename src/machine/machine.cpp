@@ -26,8 +26,8 @@ Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
       }
     }
     if (dist.backend == Backend::kNccl) {
-      fail(ExitCode::kConfig, str("dist.backend = nccl moves GPU memory, and there is no GPU on ",
-                                  world.host(), "; use dist.backend = auto or mpi"));
+      fail(ExitCode::kConfig, "dist.backend = nccl moves GPU memory, and there is no GPU on ",
+           world.host(), "; use dist.backend = auto or mpi");
     }
   });
   return Stream::compute(device);
@@ -41,13 +41,13 @@ Device device_of(const RunConfig& run) {
       return Device::kCuda;
     }
     if (run.device == Device::kCuda) {
-      fail(ExitCode::kConfig,
-           str(run.device_key, " = cuda, and CUDA finds no GPU here: ", cuda::why_no_device(),
-               "; use ", run.device_key, " = cpu, or install a driver"));
+      fail(ExitCode::kConfig, run.device_key,
+           " = cuda, and CUDA finds no GPU here: ", cuda::why_no_device(), "; use ", run.device_key,
+           " = cpu, or install a driver");
     }
   } else if (run.device == Device::kCuda) {
-    fail(ExitCode::kConfig,
-         str(run.device_key, " = cuda: this build has no CUDA; use ", run.device_key, " = cpu"));
+    fail(ExitCode::kConfig, run.device_key, " = cuda: this build has no CUDA; use ", run.device_key,
+         " = cpu");
   }
   return Device::kCpu;
 }

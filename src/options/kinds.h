@@ -48,7 +48,7 @@ class Kinds {
     Choices<std::string> names;
     for (const Row& row : rows_) {
       if (std::ranges::count(rows_, row.name, &Row::name) > 1) {
-        fail(ExitCode::kInternal, str(key, " = ", row.name, " is registered twice"));
+        fail(ExitCode::kInternal, key, " = ", row.name, " is registered twice");
       }
       names.emplace_back(row.name, row.name);
     }

@@ -59,8 +59,7 @@ std::string wrapped(std::string text, size_t indent) {
 
 void Options::bind(Setting setting) {
   const Setting* other = find(setting.key);
-  require(!other || other->allowed == setting.allowed,
-          [&] { return setting.key + " is bound with another range"; });
+  require(!other || other->allowed == setting.allowed, setting.key, " is bound with another range");
   setting.default_text = setting.text();
   setting.conditions = conditions_;
   settings_.push_back(std::move(setting));
@@ -167,16 +166,15 @@ std::vector<std::string> Options::apply(const std::vector<Assignment>& assignmen
   for (const Assignment& assignment : assignments) {
     const Setting* setting = find(assignment.key);
     if (!setting) {
-      problems.push_back(
-          str(assignment.origin, ": unknown setting ", assignment.key, suggestion(assignment.key)));
+      add_problem(problems, assignment.origin, ": unknown setting ", assignment.key,
+                  suggestion(assignment.key));
     } else if (assignment.bare && setting->allowed == kText) {
-      problems.push_back(str(assignment.origin, ": ", assignment.key,
-                             " has no value; one that begins with -- is given as --",
-                             assignment.key, "=VALUE"));
+      add_problem(problems, assignment.origin, ": ", assignment.key,
+                  " has no value; one that begins with -- is given as --", assignment.key,
+                  "=VALUE");
     } else if (!setting->assign(assignment.value)) {
-      problems.push_back(str(assignment.origin, ": ", assignment.key, " = ", assignment.value,
-                             " must be ", setting->allowed,
-                             other_spelling(*setting, assignment.value)));
+      add_problem(problems, assignment.origin, ": ", assignment.key, " = ", assignment.value,
+                  " must be ", setting->allowed, other_spelling(*setting, assignment.value));
     } else {
       for (const Setting& other : settings_) {
         if (other.key == assignment.key && &other != setting) {
@@ -255,8 +253,8 @@ CommandLine Options::parse(const std::vector<std::string>& words,
     const size_t equals = word.find('=');
     std::string key = word.substr(2, equals == std::string::npos ? std::string::npos : equals - 2);
     if (key.empty()) {
-      fail(ExitCode::kConfig,
-           str("command line: ", word, " is not a setting; write --section.key value"));
+      fail(ExitCode::kConfig, "command line: ", word,
+           " is not a setting; write --section.key value");
     }
     // After the last word it is as if another key followed.
     const std::string next = i + 1 < words.size() ? words[i + 1] : "--";
@@ -287,15 +285,15 @@ std::vector<std::string> Options::apply_words(const std::vector<std::string>& wo
   }
   std::vector<std::string> problems = apply(line.assignments);
   for (const std::string& word : line.positional) {
-    problems.push_back(str("command line: unexpected word ", word,
-                           "; options are --key value, text with spaces in quotes"));
+    add_problem(problems, "command line: unexpected word ", word,
+                "; options are --key value, text with spaces in quotes");
   }
   return problems;
 }
 
 std::string Options::text(const std::string& key) const {
   const Setting* setting = find(key);
-  require(setting != nullptr, [&] { return "Options: no setting " + key; });
+  require(setting != nullptr, "Options: no setting ", key);
   return setting->text();
 }
 

@@ -82,7 +82,7 @@ class Options {
           },
           [&value, choices, key] {
             const auto found = std::ranges::find(choices, value, &Choice::second);
-            require(found != choices.end(), [&] { return key + " has a value without a name"; });
+            require(found != choices.end(), key, " has a value without a name");
             return found->first;
           }});
   }

@@ -255,9 +255,8 @@ void check_options(const PrepareTextOptions& options) {
   }
   if (is_trained &&
       (options.vocab_size < kSmallestVocabulary || options.vocab_size > kLargestVocabulary)) {
-    fail(ExitCode::kConfig,
-         str("--tokenizer bpe --vocab-size ", options.vocab_size, ": allowed are ",
-             kSmallestVocabulary, " (the bytes and the end ", "of text) to ", kLargestVocabulary));
+    fail(ExitCode::kConfig, "--tokenizer bpe --vocab-size ", options.vocab_size, ": allowed are ",
+         kSmallestVocabulary, " (the bytes and the end ", "of text) to ", kLargestVocabulary);
   }
 }
 

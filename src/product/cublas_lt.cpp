@@ -83,8 +83,8 @@ CublasLt::CublasLt() {
   handle_.reset(handle);
   workspace_.reset(cuda::allocate(kWorkspaceBytes));
   if (!workspace_) {
-    fail(ExitCode::kOutOfMemory,
-         str("no GPU memory for the workspace of cuBLASLt, ", format_bytes(kWorkspaceBytes)));
+    fail(ExitCode::kOutOfMemory, "no GPU memory for the workspace of cuBLASLt, ",
+         format_bytes(kWorkspaceBytes));
   }
 }
 

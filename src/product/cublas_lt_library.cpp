@@ -13,8 +13,8 @@ void* find(const char* name) {
   static void* const library = dlopen(TANDEM_CUBLAS_LT, RTLD_NOW | RTLD_LOCAL);
   void* const found = library ? dlsym(library, name) : nullptr;
   if (!found) {
-    fail(ExitCode::kConfig, str("cuBLASLt cannot be loaded (", dlerror(),
-                                "); install it, or put its folder on LD_LIBRARY_PATH"));
+    fail(ExitCode::kConfig, "cuBLASLt cannot be loaded (", dlerror(),
+         "); install it, or put its folder on LD_LIBRARY_PATH");
   }
   return found;
 }

@@ -189,8 +189,8 @@ class Measurement {
       }
     }
     if (!best && any_wrong && !p.bias && p.epilogue == Epilogue::kNone) {
-      fail(ExitCode::kInternal, str("no suggestion of ", CublasLt::version(), " computes ",
-                                    p.text(), " rightly; use another version of CUDA"));
+      fail(ExitCode::kInternal, "no suggestion of ", CublasLt::version(), " computes ", p.text(),
+           " rightly; use another version of CUDA");
     }
     return best;
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "src/core/error.h"
 #include "src/settings/config.h"
 
 namespace tandem {
@@ -96,6 +97,8 @@ class Console {
   void go_on();
   // Writes `text`, which has no newline at its end, as a line of its own, in every mode.
   void print(std::string_view text);
+  template <class... Args>
+  requires(sizeof...(Args) > 1) void print(const Args&... text) { print(str(text...)); }
 
  private:
   void clear_bar();

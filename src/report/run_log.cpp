@@ -93,44 +93,44 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   write_report();
   to_tensorboard([&](TensorBoardWriter& writer) { writer.add_hparams(hparams_of(config_)); });
   const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
-  console_.print(str("run         ", directory_.path()));
+  console_.print("run         ", directory_.path());
   const std::string trained =
       s.parameters.trained < s.parameters.all ? str(", ", s.parameters.trained, " trained") : "";
-  console_.print(str("model       ", config_.model.description(), "; ", s.parameters.all,
-                     " parameters", trained));
-  console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", config_.unit(),
-                     " to train, ", data_.val_count, " to validate; an epoch is ",
-                     s.samples_per_epoch / config_.train.global_batch, " steps",
-                     s.packing ? ", " + s.packing->text() : ""));
+  console_.print("model       ", config_.model.description(), "; ", s.parameters.all, " parameters",
+                 trained);
+  console_.print("data        ", data_.path, ": ", data_.train_count, " ", config_.unit(),
+                 " to train, ", data_.val_count, " to validate; an epoch is ",
+                 s.samples_per_epoch / config_.train.global_batch, " steps",
+                 s.packing ? ", " + s.packing->text() : "");
   const std::string takers =
       s.batch.tensor > 1 ? str(counted(s.batch.ranks, "group"), " of ", s.batch.tensor, " ranks")
                          : counted(s.batch.ranks, "rank");
-  console_.print(str("batch       ", s.batch.global_batch, " = ", s.batch.micro_batch(),
-                     " micro-batch x ", s.batch.accumulation(), " accumulation x ", takers,
-                     s.batch.islands > 1 ? str(" x ", s.batch.islands, " islands; ") : "; ",
-                     format_count(flops, " "), "FLOP a step"));
+  console_.print("batch       ", s.batch.global_batch, " = ", s.batch.micro_batch(),
+                 " micro-batch x ", s.batch.accumulation(), " accumulation x ", takers,
+                 s.batch.islands > 1 ? str(" x ", s.batch.islands, " islands; ") : "; ",
+                 format_count(flops, " "), "FLOP a step");
   const std::string peak =
       s.peak_flops > 0 ? str(", ", format_count(s.peak_flops, " "), "FLOP/s at best") : "";
-  console_.print(str("machine     ", s.machine, " a rank", peak, "; gradients in ", s.buckets,
-                     s.buckets == 1 ? " bucket of " : " buckets, together ",
-                     format_bytes(s.gradient_bytes)));
-  console_.print(str("ranks       ", s.sharing));
+  console_.print("machine     ", s.machine, " a rank", peak, "; gradients in ", s.buckets,
+                 s.buckets == 1 ? " bucket of " : " buckets, together ",
+                 format_bytes(s.gradient_bytes));
+  console_.print("ranks       ", s.sharing);
   if (!s.graph.empty()) {
-    console_.print(str("step        ", s.graph));
+    console_.print("step        ", s.graph);
   }
-  console_.print(str("memory      a rank: ", s.memory, "; activations need more"));
+  console_.print("memory      a rank: ", s.memory, "; activations need more");
   if (s.measured_choices > 0) {
-    console_.print(str("choices     ", s.measured_choices, " measured in ",
-                       format_duration(s.measuring_s), "; kept in ", directory_.choices()));
+    console_.print("choices     ", s.measured_choices, " measured in ",
+                   format_duration(s.measuring_s), "; kept in ", directory_.choices());
   }
   if (!resumed_from.empty()) {
-    console_.print(str("resuming    ", resumed_from, " at step ", now().first_step, " of ",
-                       config_.train.steps));
+    console_.print("resuming    ", resumed_from, " at step ", now().first_step, " of ",
+                   config_.train.steps);
   } else if (!weights_from.empty()) {
-    console_.print(str("weights     ", weights_from));
+    console_.print("weights     ", weights_from);
   }
   for (const std::string& change : changes) {
-    console_.print(str("changed     ", change));
+    console_.print("changed     ", change);
   }
 }
 
@@ -250,7 +250,7 @@ void RunLog::training(const StepMetrics& m) {
   std::ranges::move(gpus_.add(m.gpus, hosts_.size(), units, config_.unit()),
                     std::back_inserter(metrics));
   if (const std::string gaps = gpus_.new_gaps(m.gpus); !gaps.empty()) {
-    console_.print(str("not known   of GPUs: ", gaps, "; NVML or the GPU does not have it"));
+    console_.print("not known   of GPUs: ", gaps, "; NVML or the GPU does not have it");
   }
   add_scalars(m.step, "train", metrics);
   append(m.step, std::move(metrics));
@@ -260,12 +260,12 @@ void RunLog::training(const StepMetrics& m) {
     const auto share = [&](Phase phase) {
       return str(std::lround(100 * time.of(phase) / time.own()), " % ");
     };
-    console_.print(str("warning     rank ", *rank, " on ", hosts_[static_cast<size_t>(*rank)],
-                       " makes the others wait: slowest in 8 of the last 10 logged steps, now ",
-                       std::lround(100 * m.slowest.ratio - 100), " % above the median; it spends ",
-                       share(Phase::kCompute), "computing, ", share(Phase::kData),
-                       "waiting for data, ", share(Phase::kOptimizer), "in the optimizer",
-                       clock_beside_median(m.gpus, *rank)));
+    console_.print("warning     rank ", *rank, " on ", hosts_[static_cast<size_t>(*rank)],
+                   " makes the others wait: slowest in 8 of the last 10 logged steps, now ",
+                   std::lround(100 * m.slowest.ratio - 100), " % above the median; it spends ",
+                   share(Phase::kCompute), "computing, ", share(Phase::kData), "waiting for data, ",
+                   share(Phase::kOptimizer), "in the optimizer",
+                   clock_beside_median(m.gpus, *rank));
   }
   warn_of_long_ways(step_ms / 1000, m.step);
   report_ = {.step = m.step,
@@ -284,9 +284,9 @@ void RunLog::warn_of_long_ways(double step_s, int64_t step) {
       apart_s <= kGrace_s) {
     return;
   }
-  console_.print(str("warning     islands meet every ", std::lround(apart_s),
-                     " s, and a request to stop takes effect only then, but launchers wait ",
-                     kGrace_s, " s for it; lower dist.sync_every, or give more --grace"));
+  console_.print("warning     islands meet every ", std::lround(apart_s),
+                 " s, and a request to stop takes effect only then, but launchers wait ", kGrace_s,
+                 " s for it; lower dist.sync_every, or give more --grace");
 }
 
 // One line on the console for steps that follow each other.
@@ -297,8 +297,8 @@ void RunLog::skipped(int64_t step) {
   metrics.push_back({"skipped_batch", true});
   append(step, std::move(metrics));
   if (std::exchange(skipped_, step) != step - 1) {
-    console_.print(str("step ", step, "/", config_.train.steps,
-                       "  no update, as train.skip_batches = ", config_.train.skip_batches));
+    console_.print("step ", step, "/", config_.train.steps,
+                   "  no update, as train.skip_batches = ", config_.train.skip_batches);
   }
 }
 
@@ -320,8 +320,8 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
   append(step, std::move(metrics));
   now().validation.add(result.loss);
   add_scalars(step, "val", shown);
-  console_.print(str("step ", step, "/", config_.train.steps, "  ", figures, "  over ",
-                     result.targets, " targets"));
+  console_.print("step ", step, "/", config_.train.steps, "  ", figures, "  over ", result.targets,
+                 " targets");
 }
 
 // As a block of code, because samples are not Markdown.
@@ -375,8 +375,7 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   write_report();
   to_tensorboard([](TensorBoardWriter& writer) { writer.end_hparams(); });
   if (lost_ > 0) {
-    console_.print(
-        str("not logged  ", counted(lost_, "record"), ": the files could not be written"));
+    console_.print("not logged  ", counted(lost_, "record"), ": the files could not be written");
   }
   if (cost_.is_known()) {
     console_.print("cost        " + cost_.text(units_until(report.step)));
@@ -384,15 +383,15 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   console_.print(stopped ? str("stopped on request after step ", report.step,
                                "; the same command goes on from here")
                          : str("finished ", report.step, " steps"));
-  console_.print(str("checkpoint  ", checkpoint.empty() ? "none" : checkpoint));
-  console_.print(str("metrics     ", directory_.metrics(), "; ", directory_.report(),
-                     config_.log.tensorboard ? "; tensorboard --logdir " + config_.run.dir : ""));
+  console_.print("checkpoint  ", checkpoint.empty() ? "none" : checkpoint);
+  console_.print("metrics     ", directory_.metrics(), "; ", directory_.report(),
+                 config_.log.tensorboard ? "; tensorboard --logdir " + config_.run.dir : "");
   if (stopped || checkpoint.empty()) {
     return;
   }
   const bool text = config_.model->reads_text();
-  console_.print(str("next        ", program_invocation_name, text ? " generate" : " eval",
-                     " --checkpoint ", directory_.path(), text ? " --prompt \"...\"" : ""));
+  console_.print("next        ", program_invocation_name, text ? " generate" : " eval",
+                 " --checkpoint ", directory_.path(), text ? " --prompt \"...\"" : "");
 }
 
 }  // namespace tandem

@@ -45,7 +45,7 @@ size_t index_named(std::string_view name, int count) {
       return static_cast<size_t>(i);
     }
   }
-  fail(ExitCode::kData, str("no ", name, " is known"));
+  fail_data("no ", name, " is known");
 }
 
 // Reads a rank of report.json or a line of metrics.jsonl. What is not named there was not used.
@@ -72,7 +72,7 @@ auto reading(const std::string& path, F&& read) {
   try {
     return read();
   } catch (const std::exception& error) {
-    fail(ExitCode::kData, str(path, ": damaged, move it away (", error.what(), ")"));
+    fail_data(path, ": damaged, move it away (", error.what(), ")");
   }
 }
 
@@ -217,7 +217,7 @@ RankUse RankUse::from_text(std::string_view text) {
   std::istringstream in{std::string(text)};
   RankUse use;
   for_each_number(use, [&](int64_t& number) { in >> number; });
-  require(static_cast<bool>(in), [&] { return str("RankUse: not one: '", text, "'"); });
+  require(static_cast<bool>(in), "RankUse: not one: '", text, "'");
   std::string rest;
   std::getline(in >> std::ws, rest);
   if (!rest.empty()) {

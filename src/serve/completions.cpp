@@ -150,7 +150,7 @@ Prompt prompt_of(const nlohmann::json& value, const ServedModel& model) {
   for (const nlohmann::json& token : value) {
     const int64_t vocab = model.tokenizer->vocab_size();
     if (!token.is_number_integer() || token < 0 || token >= vocab) {
-      throw HttpError(400, str("'prompt' has a token that is none of 0 to ", vocab - 1));
+      throw HttpError(400, "'prompt' has a token that is none of 0 to ", vocab - 1);
     }
     prompt.tokens.push_back(token);
   }
@@ -183,12 +183,12 @@ std::vector<Prompt> prompts_of(const nlohmann::json* value, const ServedModel& m
 AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, bool is_chat,
                      const ServedModel& model) {
   if (const std::string name = fields.text("model", model.name); name != model.name) {
-    throw HttpError(
-        404, str("the model '", name.substr(0, 64), "' does not exist; this is ", model.name));
+    throw HttpError(404, "the model '", name.substr(0, 64), "' does not exist; this is ",
+                    model.name);
   }
   const int64_t count = fields.integer("n", 1, 1, kMostTexts);
   if (count * std::ssize(prompts) > kMostTexts) {
-    throw HttpError(400, str("'n' times the prompts must be at most ", kMostTexts));
+    throw HttpError(400, "'n' times the prompts must be at most ", kMostTexts);
   }
   AskedTexts asked{.streams = fields.flag("stream", false)};
   const nlohmann::json* options = fields.find("stream_options");

@@ -10,15 +10,16 @@ namespace {
 constexpr int kDeepest = 16;
 constexpr size_t kMostTexts = 16;
 
-[[noreturn]] void refuse(const char* name, const std::string& why) {
-  throw HttpError(400, str("'", name, "' ", why));
+template <class... Args>
+[[noreturn]] void refuse(const char* name, const Args&... why) {
+  throw HttpError(400, "'", name, "' ", why...);
 }
 
 }  // namespace
 
 nlohmann::json json_object(const std::string& body) {
   if (json_depth(body) > kDeepest) {
-    throw HttpError(400, str("the body is nested deeper than ", kDeepest));
+    throw HttpError(400, "the body is nested deeper than ", kDeepest);
   }
   try {
     nlohmann::json object = nlohmann::json::parse(body);
@@ -60,7 +61,7 @@ int64_t JsonFields::integer(const char* name, int64_t otherwise, int64_t least, 
       (!value->is_number_unsigned() ||
        value->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
   if (!fits || value->get<int64_t>() < least || value->get<int64_t>() > most) {
-    refuse(name, str("must be a whole number from ", least, " to ", most));
+    refuse(name, "must be a whole number from ", least, " to ", most);
   }
   return value->get<int64_t>();
 }
@@ -71,7 +72,7 @@ double JsonFields::number(const char* name, double otherwise, double least, doub
     return otherwise;
   }
   if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most)) {
-    refuse(name, str("must be a number from ", least, " to ", most));
+    refuse(name, "must be a number from ", least, " to ", most);
   }
   return value->get<double>();
 }
@@ -84,7 +85,7 @@ std::vector<std::string> JsonFields::texts(const char* name) {
                                                         : nlohmann::json::array({*value})) {
     if (!each.is_string() || each.get_ref<const std::string&>().empty() ||
         texts.size() == kMostTexts) {
-      refuse(name, str("must be a text or a list of at most ", kMostTexts, ", none empty"));
+      refuse(name, "must be a text or a list of at most ", kMostTexts, ", none empty");
     }
     texts.push_back(each);
   }
@@ -101,7 +102,7 @@ void JsonFields::require_unused(const char* name, const nlohmann::json& value) {
 void JsonFields::finish() const {
   for (const auto& [name, value] : object_.items()) {
     if (!value.is_null() && !known_.contains(name)) {
-      throw HttpError(400, str("parameter '", name.substr(0, 64), "' is not known"));
+      throw HttpError(400, "parameter '", name.substr(0, 64), "' is not known");
     }
   }
 }

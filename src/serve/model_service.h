@@ -95,7 +95,7 @@ class ModelService : public ModelState {
     } catch (const std::exception& error) {
       state_ = State::kFailed;
       fail_all(500, "the model failed");
-      tandem::fail(ExitCode::kInternal, str("a step of the model failed: ", error.what()));
+      tandem::fail(ExitCode::kInternal, "a step of the model failed: ", error.what());
     }
     fail_all(503, "the server ends");
   }

@@ -47,8 +47,8 @@ int64_t tokens_after(int64_t prompt, int64_t wanted, int64_t usual, const Served
   const int64_t room = model.context - prompt;
   const int64_t least = wanted < 0 ? 1 : wanted;
   if (room < least) {
-    throw HttpError(400, str("a prompt of ", prompt, " tokens and ", least,
-                             " more do not fit the window of ", model.context));
+    throw HttpError(400, "a prompt of ", prompt, " tokens and ", least,
+                    " more do not fit the window of ", model.context);
   }
   return wanted < 0 ? std::min(usual, room) : wanted;
 }

@@ -27,7 +27,7 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
   // Reports a setting that asks for a feature which is missing here.
   const auto refuse = [&](const std::string& setting, bool missing, const std::string& use) {
     if (missing) {
-      problems.push_back(str(setting, " is not in this build; use ", use));
+      add_problem(problems, setting, " is not in this build; use ", use);
     }
   };
   refuse("run.device = cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
@@ -41,8 +41,8 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
 void find_attention_problems(const Config& c, std::vector<std::string>& problems) {
   const auto refuse = [&](bool is_unknown, const std::string& setting, const std::string& use) {
     if (is_unknown && c.kernels.attention == AttentionKernels::kCudnn) {
-      problems.push_back(str("kernels.attention = cudnn is not possible with ", setting,
-                             ", which cuDNN's kernels do not know; use own, or ", use));
+      add_problem(problems, "kernels.attention = cudnn is not possible with ", setting,
+                  ", which cuDNN's kernels do not know; use own, or ", use);
     }
   };
   refuse(c.data.windows == WindowKind::kDocuments, "data.windows = documents",
@@ -55,8 +55,8 @@ void find_attention_problems(const Config& c, std::vector<std::string>& problems
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
   const auto size = parse_number<int64_t>(dist.node_size);
   if (dist.node_size != "auto" && (!size || *size < 1 || ranks % *size != 0)) {
-    problems.push_back(str("dist.node_size = ", dist.node_size,
-                           " must be auto, or a number that divides the ", ranks, " ranks"));
+    add_problem(problems, "dist.node_size = ", dist.node_size,
+                " must be auto, or a number that divides the ", ranks, " ranks");
   }
   if (dist.gather_int8 && dist.zero == 0) {
     problems.emplace_back(
@@ -69,9 +69,9 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
         "depend on ZeRO stages; use auto, or dist.reduce = ring");
   }
   if (dist.reduce == Reduce::kExact && dist.wire_dtype != DType::kF32) {
-    problems.push_back(str("dist.wire_dtype = ", name_of(dist.wire_dtype),
-                           " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
-                           "use f32, or dist.reduce = ring"));
+    add_problem(problems, "dist.wire_dtype = ", name_of(dist.wire_dtype),
+                " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
+                "use f32, or dist.reduce = ring");
   }
 }
 
@@ -118,8 +118,9 @@ bool find_tensor_problems(const Config& c, int ranks, std::vector<std::string>& 
     return true;
   }
   if (!model) {
-    problems.push_back(str("dist.tensor = ", tensor, " cuts gpt and llama, and model.kind = ",
-                           c.model.kind.name(), "; use dist.tensor = 1"));
+    add_problem(problems, "dist.tensor = ", tensor,
+                " cuts gpt and llama, and model.kind = ", c.model.kind.name(),
+                "; use dist.tensor = 1");
     return false;
   }
   if (!model->problems().empty()) {
@@ -129,10 +130,9 @@ bool find_tensor_problems(const Config& c, int ranks, std::vector<std::string>& 
   if (why.empty()) {
     return true;
   }
-  problems.push_back(str("dist.tensor = ", tensor, " does not divide ", why,
-                         nearest(tensor, ranks, [&](int64_t other) {
-                           return why_not_cut(c, *model, other, ranks).empty();
-                         })));
+  add_problem(problems, "dist.tensor = ", tensor, " does not divide ", why,
+              nearest(tensor, ranks,
+                      [&](int64_t other) { return why_not_cut(c, *model, other, ranks).empty(); }));
   return false;
 }
 
@@ -145,40 +145,39 @@ bool find_island_problems(const Config& c, int ranks, std::vector<std::string>& 
   const std::string given = str("dist.islands = ", islands);
   const bool divides = ranks % islands == 0;
   if (!divides) {
-    problems.push_back(str(given, " does not divide the ", counted(ranks, "rank"),
-                           nearest(islands, ranks, [&](int64_t k) { return ranks % k == 0; })));
+    add_problem(problems, given, " does not divide the ", counted(ranks, "rank"),
+                nearest(islands, ranks, [&](int64_t k) { return ranks % k == 0; }));
   } else if (ranks > islands && c.dist.zero == 0) {
-    problems.push_back(str(given, " with ", ranks / islands,
-                           " ranks each needs dist.zero = 1 to 3, "
-                           "so that each rank exchanges its own shard; dist.zero = 0 has none"));
+    add_problem(problems, given, " with ", ranks / islands,
+                " ranks each needs dist.zero = 1 to 3, "
+                "so that each rank exchanges its own shard; dist.zero = 0 has none");
   }
   if (c.dist.tensor > 1) {
-    problems.push_back(str(given, " is not possible with dist.tensor = ", c.dist.tensor,
-                           "; set one of them to 1"));
+    add_problem(problems, given, " is not possible with dist.tensor = ", c.dist.tensor,
+                "; set one of them to 1");
   }
   if (c.dist.shard == Sharing::kNode) {
-    problems.push_back(str(given,
-                           " is not possible with dist.shard = node, where several ranks of "
-                           "an island have the same shard; use dist.shard = world"));
+    add_problem(problems, given,
+                " is not possible with dist.shard = node, where several ranks of "
+                "an island have the same shard; use dist.shard = world");
   }
   if (c.train.offloads_optimizer()) {
-    problems.push_back(str(given,
-                           " is not possible with train.offload = ", name_of(c.train.offload),
-                           ", because what islands exchange is on the GPU; use none"));
+    add_problem(problems, given, " is not possible with train.offload = ", name_of(c.train.offload),
+                ", because what islands exchange is on the GPU; use none");
   }
   if (c.dist.sync_delay >= every) {
-    problems.push_back(str("dist.sync_delay = ", c.dist.sync_delay,
-                           " must be below "
-                           "dist.sync_every = ",
-                           every, "; use at most ", every - 1));
+    add_problem(problems, "dist.sync_delay = ", c.dist.sync_delay,
+                " must be below "
+                "dist.sync_every = ",
+                every, "; use at most ", every - 1);
   }
   for (const auto& [key, steps] : {std::pair{"checkpoint.every_steps", c.checkpoint.every_steps},
                                    {"train.eval_every", c.train.eval_every}}) {
     if (steps % every != 0) {
       const int64_t below = steps / every * every;
-      problems.push_back(str(key, " = ", steps, " must be a multiple of dist.sync_every = ", every,
-                             ", when all islands are alike; the nearest: ",
-                             below > 0 ? str(below, " and ") : "", below + every));
+      add_problem(problems, key, " = ", steps, " must be a multiple of dist.sync_every = ", every,
+                  ", when all islands are alike; the nearest: ",
+                  below > 0 ? str(below, " and ") : "", below + every);
     }
   }
   return divides;
@@ -189,8 +188,8 @@ auto exclusions_of(const std::string& chosen, const std::string& otherwise,
                    std::vector<std::string>& problems) {
   return [=, &problems](bool given, const std::string& setting, std::string_view instead) {
     if (given) {
-      problems.push_back(
-          str(chosen, " is not possible with ", setting, "; use ", instead, ", or ", otherwise));
+      add_problem(problems, chosen, " is not possible with ", setting, "; use ", instead, ", or ",
+                  otherwise);
     }
   };
 }
@@ -249,17 +248,17 @@ void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& p
   if (c.train.graphs == Graphs::kOn) {
     const std::string why = c.why_no_graph(c.run.device.value_or(Device::kCuda), ranks);
     if (!why.empty()) {
-      problems.push_back(str("train.graphs = on is not possible with ", why, "; use auto or off"));
+      add_problem(problems, "train.graphs = on is not possible with ", why, "; use auto or off");
     }
   }
 }
 
 void find_offload_problems(const TrainConfig& train, std::vector<std::string>& problems) {
   if (train.offloads_activations() && !train.recompute) {
-    problems.push_back(str("train.offload = ", name_of(train.offload),
-                           " moves the one input that a recomputed block keeps; set "
-                           "train.recompute = block, or use train.offload = ",
-                           train.offloads_optimizer() ? "optimizer" : "none"));
+    add_problem(problems, "train.offload = ", name_of(train.offload),
+                " moves the one input that a recomputed block keeps; set "
+                "train.recompute = block, or use train.offload = ",
+                train.offloads_optimizer() ? "optimizer" : "none");
   }
 }
 
@@ -293,9 +292,9 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       return letter < ' ' || letter == 127 || letter == '#';
     };
     if (std::ranges::any_of(text, is_bad) || text.starts_with(' ') || text.ends_with(' ')) {
-      problems.push_back(str(key, " = \"", visible(text),
-                             "\" must not hold # or a control character, nor begin or end in a "
-                             "space"));
+      add_problem(problems, key, " = \"", visible(text),
+                  "\" must not hold # or a control character, nor begin or end in a "
+                  "space");
     }
   }
 }
@@ -311,37 +310,37 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   }
   if (config.run.name.empty() || config.run.name.find('/') != std::string::npos ||
       config.run.name == "." || config.run.name == "..") {
-    problems.push_back(
-        str("run.name = \"", visible(config.run.name), "\" must be a plain folder name"));
+    add_problem(problems, "run.name = \"", visible(config.run.name),
+                "\" must be a plain folder name");
   }
   if (config.run.dir.empty()) {
     problems.push_back("run.dir is empty; name a folder, such as runs");
   }
   if (config.optim.min_lr > config.optim.lr && config.optim.schedule != ScheduleKind::kConstant) {
-    problems.push_back(
-        str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
+    add_problem(problems, "optim.min_lr = ", config.optim.min_lr,
+                " is above optim.lr = ", config.optim.lr);
   }
   if (config.optim.decay_steps > config.train.steps &&
       config.optim.schedule == ScheduleKind::kWsd) {
-    problems.push_back(str("optim.decay_steps = ", config.optim.decay_steps,
-                           " is above train.steps = ", config.train.steps));
+    add_problem(problems, "optim.decay_steps = ", config.optim.decay_steps,
+                " is above train.steps = ", config.train.steps);
   }
   append(problems, config.optim.kind.chosen().problems());
   if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
     problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");
   }
   if (!StepRanges::parse(config.train.skip_batches)) {
-    problems.push_back(str("train.skip_batches = \"", visible(config.train.skip_batches),
-                           "\" must be steps, such as 7, 3-5 or 3-5,9; the first step is 1"));
+    add_problem(problems, "train.skip_batches = \"", visible(config.train.skip_batches),
+                "\" must be steps, such as 7, 3-5 or 3-5,9; the first step is 1");
   }
   const std::optional<StepRanges> traced = StepRanges::parse(config.log.trace);
   if (!traced || traced->all().size() > 1 || traced->count() > kMostTracedSteps) {
-    problems.push_back(str("log.trace = \"", visible(config.log.trace), "\" must be up to ",
-                           kMostTracedSteps, " steps in a row, such as 20-25; the first is 1"));
+    add_problem(problems, "log.trace = \"", visible(config.log.trace), "\" must be up to ",
+                kMostTracedSteps, " steps in a row, such as 20-25; the first is 1");
   }
   if (!config.log.tensorboard && (config.log.sample_every > 0 || config.log.histograms)) {
-    problems.push_back(str(config.log.histograms ? "log.histograms = true" : "log.sample_every",
-                           " writes to TensorBoard; set log.tensorboard = true"));
+    add_problem(problems, config.log.histograms ? "log.histograms = true" : "log.sample_every",
+                " writes to TensorBoard; set log.tensorboard = true");
   }
   find_checkpoint_problems(config.checkpoint, problems);
   find_text_problems(config, problems);

@@ -21,9 +21,8 @@ IslandSync::IslandSync(const Setting& setting, const IslandOptions& options, DTy
       islands_(*setting.groups.islands),
       scratch_(setting.memory.scratch()),
       copies_(setting.stream) {
-  require(options.every > 0 && options.delay >= 0 && options.delay < options.every, [&] {
-    return str("IslandSync: every ", options.every, " steps, with a delay of ", options.delay);
-  });
+  require(options.every > 0 && options.delay >= 0 && options.delay < options.every,
+          "IslandSync: every ", options.every, " steps, with a delay of ", options.delay);
 }
 
 void IslandSync::begin() {

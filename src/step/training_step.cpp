@@ -120,9 +120,8 @@ void TrainingStep::send(const Input& input) {
 void TrainingStep::enqueue(const Input& input) {
   store_->values.gather();
   for (int attempt = 1; !run_micro_steps(input); ++attempt) {
-    require(attempt == 1, [&] {
-      return str("step ", input.step + 1, ": exact sums do not fit exponents of the same step");
-    });
+    require(attempt == 1, "step ", input.step + 1,
+            ": exact sums do not fit exponents of the same step");
     send(input);
   }
   sum_figures();
@@ -161,7 +160,7 @@ void TrainingStep::launch(const Input& input) {
     return enqueue(with(batches, input));
   }
   const std::string held = scratch_.held();
-  require(held.empty(), [&] { return str("TrainingStep: between steps there is ", held); });
+  require(held.empty(), "TrainingStep: between steps there is ", held);
   if (!captured_) {
     capture(input, batches);
   }

@@ -17,8 +17,7 @@ void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ig
   const auto bad = std::ranges::find_if(
       values, [&](int32_t value) { return value != ignored && (value < 0 || value >= limit); });
   if (bad != values.end()) {
-    fail(ExitCode::kData,
-         str(what, " ", *bad, " is outside [0, ", limit, "); make the dataset again"));
+    fail_data(what, " ", *bad, " is outside [0, ", limit, "); make the dataset again");
   }
 }
 

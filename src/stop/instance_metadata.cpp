@@ -68,8 +68,8 @@ InstanceMetadata::InstanceMetadata(Options options) : options_(std::move(options
   beast::error_code error;
   asio::ip::make_address(address_, error);
   if (error || port_ == 0) {
-    fail(ExitCode::kConfig, str("TANDEM_IMDS = \"", visible(server),
-                                "\" must be ADDRESS:PORT, such as 127.0.0.1:8080"));
+    fail(ExitCode::kConfig, "TANDEM_IMDS = \"", visible(server),
+         "\" must be ADDRESS:PORT, such as 127.0.0.1:8080");
   }
 }
 
@@ -94,7 +94,7 @@ std::optional<std::string> InstanceMetadata::get(const std::string& path,
     return std::nullopt;
   }
   if (reply.status != kOk) {
-    fail(ExitCode::kTemporary, str("answers ", reply.status, " to a request for ", path));
+    fail(ExitCode::kTemporary, "answers ", reply.status, " to a request for ", path);
   }
   return reply.body;
 }
@@ -108,7 +108,7 @@ void InstanceMetadata::renew_token(const std::stop_token& stop) {
   const Clock::time_point now = Clock::now();
   const Reply reply = send(endpoint, request, options_.timeout, stop);
   if (reply.status != kOk || reply.body.empty()) {
-    fail(ExitCode::kTemporary, str("answers ", reply.status, " to a request for a token"));
+    fail(ExitCode::kTemporary, "answers ", reply.status, " to a request for a token");
   }
   token_ = reply.body;
   renew_at_ = now + options_.token_lifetime / 2;

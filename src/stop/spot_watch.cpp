@@ -65,7 +65,7 @@ bool SpotWatch::look(const std::stop_token& stop) {
     return found ? notice[key].get<std::string>() : std::string();
   };
   if (value("action").empty() || value("time").empty()) {
-    fail(ExitCode::kTemporary, str("has a notice without action and time at ", kNotice));
+    fail(ExitCode::kTemporary, "has a notice without action and time at ", kNotice);
   }
   say(str(options_.host, ": spot notice: EC2 will ", visible(value("action")), " this machine at ",
           visible(value("time")), "; saving, then stopping"));

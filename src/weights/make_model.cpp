@@ -18,8 +18,8 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& 
   if (cut.count > 1 || lora.rank > 0) {
     std::optional<TransformerConfig> sizes = config->transformer();
     if (!sizes) {
-      fail(ExitCode::kConfig,
-           str("ranks cannot cut model.kind = ", config.kind.name(), ", only gpt and llama"));
+      fail(ExitCode::kConfig, "ranks cannot cut model.kind = ", config.kind.name(),
+           ", only gpt and llama");
     }
     sizes->cut = cut;
     sizes->lora = lora;
@@ -42,9 +42,9 @@ LoraOptions lora_options(const ModelConfig& config) {
   }
   const std::optional<TransformerConfig> sizes = config->transformer();
   if (!sizes || !config->foreign_names()) {
-    fail(ExitCode::kConfig, str("lora.rank = ", config.lora.rank,
-                                " is not possible with model.kind = ", config.kind.name(),
-                                "; use gpt or llama, or lora.rank = 0"));
+    fail(ExitCode::kConfig, "lora.rank = ", config.lora.rank,
+         " is not possible with model.kind = ", config.kind.name(),
+         "; use gpt or llama, or lora.rank = 0");
   }
   return {config.lora.rank, config.lora.alpha,
           adapter_targets(config.lora.targets, *sizes, *config->foreign_names())};
@@ -65,22 +65,20 @@ void freeze(Model& model, const std::string& patterns) {
         names += (names.empty() ? "" : ", ") + piece.name;
       }
       if (!in.empty() && !out.empty() && !fits(parameter->name)) {
-        fail(ExitCode::kConfig,
-             str("model.freeze: ", pattern, " fits ", in, ", but not ", out,
-                 ", which one product reads with it; freeze all of ", parameter->name, " or none"));
+        fail(ExitCode::kConfig, "model.freeze: ", pattern, " fits ", in, ", but not ", out,
+             ", which one product reads with it; freeze all of ", parameter->name, " or none");
       }
       if (out.empty() || fits(parameter->name)) {
         parameter->frozen = is_used = true;
       }
     }
     if (!is_used) {
-      fail(ExitCode::kConfig,
-           str("model.freeze: ", pattern, " names no parameter; the first is ",
-               parameters.front()->name, ", the last ", parameters.back()->name));
+      fail(ExitCode::kConfig, "model.freeze: ", pattern, " names no parameter; the first is ",
+           parameters.front()->name, ", the last ", parameters.back()->name);
     }
   }
   if (std::ranges::none_of(parameters, &Parameter::wanted)) {
-    fail(ExitCode::kConfig, str("model.freeze = ", patterns, " leaves nothing to train"));
+    fail(ExitCode::kConfig, "model.freeze = ", patterns, " leaves nothing to train");
   }
 }
 

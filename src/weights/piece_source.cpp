@@ -147,8 +147,8 @@ std::unique_ptr<TensorSource> open_base(Control& control, const std::string& pla
   }
   const std::string hash = hash_of_tensors(control, *source, base.tensors, model);
   if (hash != base.hash) {
-    throw AgreedError(ExitCode::kData, str("its ", base.tensors.size(), " tensors had the hash ",
-                                           visible(base.hash), " and have ", hash));
+    throw AgreedError(ExitCode::kData, "its ", base.tensors.size(), " tensors had the hash ",
+                      visible(base.hash), " and have ", hash);
   }
   base.path = std::filesystem::absolute(folder).lexically_normal();
   return source;
@@ -162,9 +162,8 @@ std::vector<std::string> places_of(const Manifest::Base& base, const std::string
 
 void fail_base(const std::string& checkpoint, const std::string& folder, const std::string& wrong) {
   throw AgreedError(
-      ExitCode::kData,
-      str(checkpoint, " refers to weights in ", visible(folder), ": ", wrong,
-          "; if they were moved, say where to: checkpoint.base in training, otherwise --base"));
+      ExitCode::kData, checkpoint, " refers to weights in ", visible(folder), ": ", wrong,
+      "; if they were moved, say where to: checkpoint.base in training, otherwise --base");
 }
 
 void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to) {
@@ -227,7 +226,7 @@ std::string hash_of_tensors(Control& control, const TensorSource& source,
       }
     }
     if (!left.empty()) {
-      fail(ExitCode::kData, str("the model has no tensor ", visible(*left.begin())));
+      fail_data("the model has no tensor ", visible(*left.begin()));
     }
   });
   std::set<std::string> lines;

@@ -79,10 +79,9 @@ void RunDirectory::prepare(Config& config, Device device) const {
   const bool is_new = !std::filesystem::exists(metrics());
   if (const auto before = is_new ? std::nullopt : settings_before(config_path, checkpoints())) {
     if (const std::string changes = changed_settings(*before, config); !changes.empty()) {
-      fail(ExitCode::kConfig,
-           str("run ", config.run.name,
-               " was started with other settings; choose another run.name, or remove ", path_, ":",
-               changes));
+      fail(ExitCode::kConfig, "run ", config.run.name,
+           " was started with other settings; choose another run.name, or remove ", path_, ":",
+           changes);
     }
     config.dist.bucket_mb =
         config.dist.bucket_mb > 0 ? config.dist.bucket_mb : before->dist.bucket_mb;

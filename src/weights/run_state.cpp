@@ -54,8 +54,8 @@ RunState RunState::read(const Manifest& manifest) {
   RunState state{.step = manifest.step, .val_loss = manifest.validation_loss};
   const auto require_possible = [&](bool possible, const std::string& name, double value) {
     if (!possible) {
-      fail(ExitCode::kData, str("the manifest of step ", manifest.step, " says ", name, " = ",
-                                value, ", which cannot be: damaged; use another checkpoint"));
+      fail_data("the manifest of step ", manifest.step, " says ", name, " = ", value,
+                ", which cannot be: damaged; use another checkpoint");
     }
   };
   const auto steps = [&](const std::string& name, double value) {
@@ -80,8 +80,8 @@ RunState RunState::read(const Manifest& manifest) {
   const auto number = [&](const std::string& name) {
     const auto found = manifest.schedule.find(name);
     if (found == manifest.schedule.end()) {
-      fail(ExitCode::kData, str("the manifest of step ", manifest.step, " has no ", name,
-                                ": not one of a run; use another checkpoint"));
+      fail_data("the manifest of step ", manifest.step, " has no ", name,
+                ": not one of a run; use another checkpoint");
     }
     return found->second;
   };

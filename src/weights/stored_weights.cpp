@@ -28,10 +28,9 @@ std::string resolve_checkpoint(const std::string& path) {
       return latest.path;
     }
   }
-  fail(ExitCode::kData,
-       str(path,
-           ": no checkpoint here; name a run's folder, a step-... folder with a manifest.json, or "
-           "a folder with a config.json and model.safetensors"));
+  fail_data(path,
+            ": no checkpoint here; name a run's folder, a step-... folder with a manifest.json, or "
+            "a folder with a config.json and model.safetensors");
 }
 
 namespace {
@@ -41,7 +40,7 @@ Config config_of(const Manifest& manifest, const std::string& folder) {
   try {
     return config_from_text(manifest.config, folder + "/manifest.json");
   } catch (const Error& error) {
-    fail(ExitCode::kData, error.what());
+    fail_data(error.what());
   }
 }
 
@@ -64,8 +63,8 @@ void require_same_vocabulary(const std::string& checkpoint, const std::string& d
   }
   const std::string then = read_manifest(checkpoint).vocabulary_hash;
   if (!then.empty() && then != vocabulary_hash(data)) {
-    fail(ExitCode::kData, str(data, " has another tokenizer, or other classes, than the data that ",
-                              checkpoint, " was trained on; prepare it with those"));
+    fail_data(data, " has another tokenizer, or other classes, than the data that ", checkpoint,
+              " was trained on; prepare it with those");
   }
 }
 
@@ -105,11 +104,10 @@ StoredModel resolve_model(Control& control, const std::string& checkpoint, const
     }
     const std::string found = resolve_checkpoint(adapter);
     if (config_of(found).model.lora.rank == 0) {
-      fail(ExitCode::kConfig,
-           str("--adapter ", adapter,
-               is_hugging_face(found)
-                   ? ": is a whole model, without adapter_config.json; name peft's folder or a run"
-                   : ": was trained without adapters; name a run with lora.rank above 0"));
+      fail(ExitCode::kConfig, "--adapter ", adapter,
+           is_hugging_face(found)
+               ? ": is a whole model, without adapter_config.json; name peft's folder or a run"
+               : ": was trained without adapters; name a run with lora.rank above 0");
     }
     return found;
   });

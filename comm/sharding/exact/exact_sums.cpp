@@ -44,10 +44,8 @@ void check(std::span<const Extent> segments, int64_t elements, size_t parameters
   for (const Extent& s : segments) {
     require(s.parameter >= 0 && s.parameter < static_cast<int64_t>(parameters) &&
                 s.in_flat >= begin && s.count >= 0 && s.in_flat + s.count <= elements,
-            [&] {
-              return str("ExactSums: a segment of parameter ", s.parameter, " at ", s.in_flat, ", ",
-                         s.count, " elements of ", elements, ", after one that ends at ", begin);
-            });
+            "ExactSums: a segment of parameter ", s.parameter, " at ", s.in_flat, ", ", s.count,
+            " elements of ", elements, ", after one that ends at ", begin);
     begin = s.in_flat + s.count;
   }
 }
@@ -78,8 +76,8 @@ ExactSums::ExactSums(Stream& stream, Memory& memory, int64_t parameters, int64_t
       largest_(Tensor::zeros(memory, {parameters}, DType::kI32, MemoryClass::kStaging)),
       digits_(
           Tensor::zeros(memory, {kernels::kSquareDigits + 1}, DType::kI64, MemoryClass::kStaging)) {
-  require(leaves >= 1 && leaves <= kMostLeaves,
-          [&] { return str("ExactSums: ", leaves, " leaves: it must be 1 to 2^24"); });
+  require(leaves >= 1 && leaves <= kMostLeaves, "ExactSums: ", leaves,
+          " leaves: it must be 1 to 2^24");
 }
 
 void ExactSums::begin_step() {
@@ -175,10 +173,8 @@ double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts
   timeline.during(stream_, Phase::kCommunication, [&] { group.wait(group.stream().record()); });
   const Tensor digits = copied(stream_, digits_, host_);
   const std::span<const int64_t> digit = digits.as<int64_t>();
-  require(digit[kernels::kSquareDigits] == 0, [&] {
-    return str("ExactSums: ", digit[kernels::kSquareDigits], " elements above ", bound_,
-               ", which no sum of this step can be");
-  });
+  require(digit[kernels::kSquareDigits] == 0, "ExactSums: ", digit[kernels::kSquareDigits],
+          " elements above ", bound_, ", which no sum of this step can be");
   __int128 total = 0;
   for (int d = kernels::kSquareDigits - 1; d >= 0; --d) {
     total = (total << kernels::kSquareDigitBits) + digit[d];
@@ -191,9 +187,9 @@ void ExactSums::set_exponents(std::vector<int32_t> exponents) {
     return e == kUnknown || (e >= -kLargestExponent && e <= kLargestExponent);
   });
   if (exponents.size() != next_.size() || !possible) {
-    fail(ExitCode::kData, str("exponents of exact sums: ", exponents.size(), " for ", next_.size(),
-                              " parameters", possible ? "" : ", one out of range",
-                              ": the checkpoint is of another model, or damaged"));
+    fail_data("exponents of exact sums: ", exponents.size(), " for ", next_.size(), " parameters",
+              possible ? "" : ", one out of range",
+              ": the checkpoint is of another model, or damaged");
   }
   next_ = std::move(exponents);
 }

@@ -35,8 +35,7 @@ WholeMatrices::WholeMatrices(const ModelLayout& layout, const GradientSync& grad
     int64_t at = segment.offset;
     for (const Piece& piece : pieces_of(*layout.parameters()[segment.parameter])) {
       const Shape& shape = piece.slice.extent();
-      require(shape.rank() == 2 && !segment.cut,
-              [&] { return str(piece.name, " ", shape, " is no whole matrix"); });
+      require(shape.rank() == 2 && !segment.cut, piece.name, " ", shape, " is no whole matrix");
       matrices_.push_back({.bucket = segment.bucket,
                            .range = {at, at + shape.elements()},
                            .rows = shape[0],

@@ -33,8 +33,7 @@ TokenIds ordinary_tokens(const BpeModel& model, const std::string& place) {
 
 std::string byte_piece(const BpeModel& model, int byte) {
   constexpr std::string_view kDigits = "0123456789ABCDEF";
-  const auto value = static_cast<size_t>(byte);
-  return model.byte_fallback ? str("<0x", kDigits[value / 16], kDigits[value % 16], ">")
+  return model.byte_fallback ? str("<0x", kDigits[byte / 16], kDigits[byte % 16], ">")
                              : std::string(1, static_cast<char>(byte));
 }
 

@@ -40,7 +40,7 @@ std::string_view in_normal_form_c(std::string_view text, std::string* storage) {
       form->normalizeUTF8(0, piece, sink, nullptr, error);
     }
   }
-  require(U_SUCCESS(error), [&] { return str("ICU: ", u_errorName(error)); });
+  require(U_SUCCESS(error), "ICU: ", u_errorName(error));
   return changed ? *storage : text;
 }
 

@@ -199,8 +199,8 @@ class Trainer {
 }  // namespace
 
 BpeModel train_bpe(const WordCounts& counts, int64_t vocab_size) {
-  require(vocab_size >= kSmallestVocabulary,
-          [&] { return str("BPE: a vocabulary of ", vocab_size, " has no room for the bytes"); });
+  require(vocab_size >= kSmallestVocabulary, "BPE: a vocabulary of ", vocab_size,
+          " has no room for the bytes");
   return Trainer(counts, vocab_size).run();
 }
 

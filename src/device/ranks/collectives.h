@@ -46,9 +46,8 @@ class Collectives {
   // Any dtype.
   void all_to_all(const Tensor& in, const Tensor& out) {
     const int64_t n = in.elements() / size();
-    require(out.elements() == in.elements() && n * size() == in.elements(), [&] {
-      return str("all_to_all: ", in.shape(), " into ", out.shape(), ", ", size(), " parts");
-    });
+    require(out.elements() == in.elements() && n * size() == in.elements(),
+            "all_to_all: ", in.shape(), " into ", out.shape(), ", ", size(), " parts");
     std::vector<Range> chunks;
     for (int64_t r = 0; r < size(); ++r) {
       chunks.push_back({r * n, (r + 1) * n});
@@ -87,8 +86,8 @@ class Collectives {
  protected:
   // Throws unless `collective` can add elements of this dtype.
   static void require_sum(const char* collective, DType dtype) {
-    require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
-            [&] { return str(collective, ": cannot add ", name_of(dtype)); });
+    require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64, collective,
+            ": cannot add ", name_of(dtype));
   }
   // Throws unless these can be the arguments of all_to_all_v.
   void require_chunks(const Tensor& in, std::span<const Range> sent, const Tensor& out,
@@ -102,7 +101,7 @@ class Collectives {
     require(in.dtype() == out.dtype() && (in.bytes() == 0 || in.raw() != out.raw()) &&
                 sent.size() == ranks && received.size() == ranks && inside(sent, in) &&
                 inside(received, out) && sent[self].count() == received[self].count(),
-            [&] { return str("all_to_all: ", in.shape(), " into ", out.shape()); });
+            "all_to_all: ", in.shape(), " into ", out.shape());
   }
 };
 

@@ -110,10 +110,8 @@ FileEntry write_rank_file(const std::string& path, std::span<const Slab> slabs) 
     const int64_t count = slab.data.elements();
     require(is_layout_name(slab.name) && slab.offset >= 0 &&
                 slab.offset <= slab.slice.elements() - count,
-            [&] {
-              return str("write_rank_file: slab '", slab.name, "' ", slab.slice.extent(), " from ",
-                         slab.offset, ", ", count, " elements");
-            });
+            "write_rank_file: slab '", slab.name, "' ", slab.slice.extent(), " from ", slab.offset,
+            ", ", count, " elements");
     std::string name = "/" + slab.name;
     if (!used.insert(name).second) {
       name += str("@", count > 0 ? slab.slice.run_at(slab.offset).begin : slab.offset);
@@ -135,10 +133,9 @@ FileEntry write_rank_file(const std::string& path, std::span<const Slab> slabs) 
 
 std::string commit_checkpoint(const std::string& partial, Manifest manifest,
                               std::vector<FileEntry> entries) {
-  require(partial.ends_with(kPartial) && std::ssize(entries) == manifest.world_size, [&] {
-    return str("commit_checkpoint: ", partial, " with ", entries.size(), " files of ",
-               manifest.world_size, " ranks");
-  });
+  require(partial.ends_with(kPartial) && std::ssize(entries) == manifest.world_size,
+          "commit_checkpoint: ", partial, " with ", entries.size(), " files of ",
+          manifest.world_size, " ranks");
   for (const FileEntry& entry : entries) {
     const std::string path = join(partial, entry.name);
     std::error_code error;

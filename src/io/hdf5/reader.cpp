@@ -112,10 +112,8 @@ void H5Reader::read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, 
     fail_data(path(), ": ", dataset.name, " holds ", name_of(dataset.type), " elements where ",
               name_of(type), " was expected");
   }
-  require(start >= 0 && count >= 0 && start <= dataset.count - count, [&] {
-    return str(path(), ": ", dataset.name, ": elements ", start, " to ", start + count, " of ",
-               dataset.count);
-  });
+  require(start >= 0 && count >= 0 && start <= dataset.count - count, path(), ": ", dataset.name,
+          ": elements ", start, " to ", start + count, " of ", dataset.count);
   bytes_.read(dataset.offset + start * size_of(type), count * size_of(type), out);
 }
 

@@ -200,12 +200,11 @@ void H5Writer::create_dataset(const std::string& name, H5Type type,
 void H5Writer::write_bytes(const std::string& name, H5Type type, int64_t start, int64_t count,
                            const void* values) {
   const auto found = datasets_.find(name);
-  require(found != datasets_.end(), [&] { return str("hdf5: ", name, " was not created"); });
+  require(found != datasets_.end(), "hdf5: ", name, " was not created");
   const H5Dataset& dataset = found->second.dataset;
-  require(type == dataset.type && start >= 0 && count >= 0 && start <= dataset.count - count, [&] {
-    return str("hdf5: ", name, ": elements ", start, " to ", start + count, " of ", dataset.count,
-               ", type ", name_of(type), " into ", name_of(dataset.type));
-  });
+  require(type == dataset.type && start >= 0 && count >= 0 && start <= dataset.count - count,
+          "hdf5: ", name, ": elements ", start, " to ", start + count, " of ", dataset.count,
+          ", type ", name_of(type), " into ", name_of(dataset.type));
   const int64_t at = dataset.offset + start * size_of(type);
   if (const int problem = write_at(descriptor_, at, values, count * size_of(type)); problem != 0) {
     fail_writing(str(name, ": ", std::strerror(problem)), problem);
@@ -244,10 +243,8 @@ void H5Writer::write_list(const std::string& object, const std::string& name, H5
 
 void H5Writer::commit() {
   for (const auto& [name, written] : datasets_) {
-    require(written.elements == written.dataset.count, [&name = name, &written = written] {
-      return str("hdf5: ", name, ": ", written.elements, " of ", written.dataset.count,
-                 " elements were written");
-    });
+    require(written.elements == written.dataset.count, "hdf5: ", name, ": ", written.elements,
+            " of ", written.dataset.count, " elements were written");
   }
   {
     const LibraryLock lock;

@@ -24,7 +24,7 @@ std::string encode(const std::vector<uint8_t>& rgb, int64_t height, int64_t widt
   std::string png;
   const auto write = [&](void* memory) {
     if (png_image_write_to_memory(&image, memory, &bytes, 0, rgb.data(), 0, nullptr) == 0) {
-      fail(ExitCode::kInternal, str("a picture of ", width, " x ", height, ": ", image.message));
+      fail(ExitCode::kInternal, "a picture of ", width, " x ", height, ": ", image.message);
     }
   };
   write(nullptr);  // tells the size

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "src/core/error.h"
+
 namespace tandem {
 
 struct HttpRequest {
@@ -17,7 +19,9 @@ struct HttpRequest {
 
 // A request that is answered with an error.
 struct HttpError : std::runtime_error {
-  HttpError(int code, const std::string& what) : std::runtime_error(what), status(code) {}
+  template <class... Args>
+  explicit HttpError(int code, const Args&... what)
+      : std::runtime_error(str(what...)), status(code) {}
   int status;
 };
 

@@ -45,10 +45,10 @@ void HttpServer::Core::listen(const std::string& host, int wanted) {
   error_code error;
   const auto address = asio::ip::make_address(host, error);
   if (error) {
-    fail(ExitCode::kConfig, str("\"", visible(host), "\" is no IPv4 or IPv6 address to listen on"));
+    fail(ExitCode::kConfig, "\"", visible(host), "\" is no IPv4 or IPv6 address to listen on");
   }
   if (wanted < 0 || wanted > 65535) {
-    fail(ExitCode::kConfig, str("there is no port ", wanted, " to listen on"));
+    fail(ExitCode::kConfig, "there is no port ", wanted, " to listen on");
   }
   const tcp::endpoint endpoint(address, static_cast<uint16_t>(wanted));
   const auto on_success = [&error](auto step) {
@@ -65,7 +65,7 @@ void HttpServer::Core::listen(const std::string& host, int wanted) {
   on_success([&] { acceptor.listen(asio::socket_base::max_listen_connections, error); });
   on_success([&] { port = acceptor.local_endpoint(error).port(); });
   if (error) {
-    fail(ExitCode::kConfig, str("cannot listen on ", endpoint, ": ", error.message()));
+    fail(ExitCode::kConfig, "cannot listen on ", endpoint, ": ", error.message());
   }
 }
 

@@ -19,11 +19,11 @@ std::string shown(const Json& value) {
 
 JsonKeys JsonKeys::of(const std::string& path) {
   if (FileReader(path).bytes() > kMostBytes) {
-    fail(ExitCode::kData, str(path, ": has over ", kMostBytes, " bytes, too many for settings"));
+    fail_data(path, ": has over ", kMostBytes, " bytes, too many for settings");
   }
   const std::string text = read_file(path);
   if (json_depth(text) > kDeepest) {
-    fail(ExitCode::kData, path + ": cannot be read: nested too deeply");
+    fail_data(path + ": cannot be read: nested too deeply");
   }
   try {
     Json json = Json::parse(text);
@@ -31,9 +31,9 @@ JsonKeys JsonKeys::of(const std::string& path) {
       return {path, std::move(json)};
     }
   } catch (const Json::exception& error) {
-    fail(ExitCode::kData, str(path, ": cannot be read: ", visible(error.what())));
+    fail_data(path, ": cannot be read: ", visible(error.what()));
   }
-  fail(ExitCode::kData, path + ": holds no JSON object");
+  fail_data(path + ": holds no JSON object");
 }
 
 }  // namespace tandem

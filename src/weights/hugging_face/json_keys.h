@@ -39,7 +39,7 @@ class JsonKeys {
   const Json& at(const std::string& key) const {
     const Json* value = find(key);
     if (!value) {
-      fail(ExitCode::kConfig, str(path_, ": has no ", key));
+      fail(ExitCode::kConfig, path_, ": has no ", key);
     }
     return *value;
   }
@@ -74,11 +74,11 @@ class JsonKeys {
 
   // For values that no program takes.
   [[noreturn]] void wrong(const std::string& key, const std::string& allowed) const {
-    fail(ExitCode::kData, str(path_, ": ", key, " = ", shown(at(key)), " must be ", allowed));
+    fail_data(path_, ": ", key, " = ", shown(at(key)), " must be ", allowed);
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& known) const {
-    fail(ExitCode::kConfig, str(path_, ": ", key, " = ", shown(json_.at(key)),
-                                " is not in this program, which has ", known));
+    fail(ExitCode::kConfig, path_, ": ", key, " = ", shown(json_.at(key)),
+         " is not in this program, which has ", known);
   }
   // Refuses a value that is neither left out nor one of these, which are of one kind. A value of
   // another kind is wrong.

@@ -37,16 +37,16 @@ HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder)
     }
     const SafetensorsEntry* entry = files_.find(tensor.name);
     if (!entry) {
-      fail(ExitCode::kData, str(folder, ": has no tensor ", tensor.name, " ", tensor.shape,
-                                ", which its config.json asks for"));
+      fail_data(folder, ": has no tensor ", tensor.name, " ", tensor.shape,
+                ", which its config.json asks for");
     }
     if (entry->dtype != "F32" && entry->dtype != "F16" && entry->dtype != "BF16") {
-      fail(ExitCode::kData, str(folder, ": ", tensor.name, " has type ", visible(entry->dtype),
-                                "; weights may be F32, F16 or BF16"));
+      fail_data(folder, ": ", tensor.name, " has type ", visible(entry->dtype),
+                "; weights may be F32, F16 or BF16");
     }
     if (!std::ranges::equal(entry->shape, tensor.shape.sizes())) {
-      fail(ExitCode::kData, str(folder, ": ", tensor.name, " is ", text_of(entry->shape),
-                                ", its config.json asks for ", tensor.shape));
+      fail_data(folder, ": ", tensor.name, " is ", text_of(entry->shape),
+                ", its config.json asks for ", tensor.shape);
     }
     used.insert(tensor.name);
     int64_t first = 0;
@@ -63,8 +63,8 @@ HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder)
   };
   for (const SafetensorsEntry& entry : files_.tensors()) {
     if (!is_known(entry.name)) {
-      fail(ExitCode::kData, str(folder, ": tensor ", visible(entry.name),
-                                " has no place in the model that its config.json describes"));
+      fail_data(folder, ": tensor ", visible(entry.name),
+                " has no place in the model that its config.json describes");
     }
   }
 }
@@ -84,16 +84,15 @@ void HuggingFaceReader::require_tied() const {
     same = std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) == 0;
   }
   if (!same) {
-    fail(ExitCode::kData, str(files_.path(), ": ", kHeadName, " is not ", embedding.name,
-                              ", though config.json ties them; set tie_word_embeddings to false"));
+    fail_data(files_.path(), ": ", kHeadName, " is not ", embedding.name,
+              ", though config.json ties them; set tie_word_embeddings to false");
   }
 }
 
 void HuggingFaceReader::require_tensor(const std::string& name, const Shape& shape) const {
   const auto found = entries_.find(name);
   if (found == entries_.end() || found->second.shape != shape) {
-    fail(ExitCode::kData,
-         str(files_.path(), ": has no ", name, " ", shape, "; it is another model"));
+    fail_data(files_.path(), ": has no ", name, " ", shape, "; it is another model");
   }
 }
 

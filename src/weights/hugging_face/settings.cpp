@@ -98,7 +98,7 @@ std::vector<Assignment> Translation::checked() const {
       problem.replace(at, settings_[i].key.size(), theirs_[i]);
     }
   }
-  fail(ExitCode::kData, keys_.path() + problem);
+  fail_data(keys_.path() + problem);
 }
 
 void Translation::set_gpt2() {
@@ -298,7 +298,7 @@ std::vector<int32_t> hugging_face_end_tokens(const std::string& folder) {
   std::vector<int32_t> tokens;
   for (const Json& token : value->is_array() ? *value : Json::array({*value})) {
     if (!token.is_number_unsigned() || !std::in_range<int32_t>(token.get<uint64_t>())) {
-      fail(ExitCode::kData, str(path, ": eos_token_id = ", shown(*value), " is no token"));
+      fail_data(path, ": eos_token_id = ", shown(*value), " is no token");
     }
     tokens.push_back(token.get<int32_t>());
   }

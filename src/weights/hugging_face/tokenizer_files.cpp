@@ -48,8 +48,8 @@ Json json_of(const H5Reader& file, const Tokenizer& tokenizer) {
   if (tokenizer.kind() == "char") {
     return char_json(tokenizer);
   }
-  fail(ExitCode::kData, str(file.path(), ": a tokenizer of kind ", tokenizer.kind(),
-                            " is not exported; char, bytes, gpt2 and bpe are"));
+  fail_data(file.path(), ": a tokenizer of kind ", tokenizer.kind(),
+            " is not exported; char, bytes, gpt2 and bpe are");
 }
 
 // How tokenizer.json spells each token, added ones too, by its id.
@@ -110,11 +110,11 @@ void require_same_tokens(const std::string& folder, const std::string& data) {
   for (const auto& [id, name] : ours) {
     const auto same = theirs.find(id);
     if (same == theirs.end() || same->second != name) {
-      fail(ExitCode::kData,
-           str(data, " has another tokenizer than ", folder, ": token ", id, " is '", visible(name),
-               "', and ", same == theirs.end() ? "the model has none" : "the model's is '",
-               same == theirs.end() ? "" : visible(same->second) + "'",
-               "; prepare the data with --tokenizer ", folder));
+      fail_data(data, " has another tokenizer than ", folder, ": token ", id, " is '",
+                visible(name), "', and ",
+                same == theirs.end() ? "the model has none" : "the model's is '",
+                same == theirs.end() ? "" : visible(same->second) + "'",
+                "; prepare the data with --tokenizer ", folder);
     }
   }
 }

@@ -144,10 +144,9 @@ Family family_of(const TransformerConfig& config) {
   if (!config.qk_norm && !config.attention_bias) {
     return {"MistralForCausalLM", "mistral"};
   }
-  fail(ExitCode::kConfig,
-       str("no architecture of transformers has ",
-           config.qk_norm ? "model.qk_norm and model.qkv_bias without model.attention_bias"
-                          : "model.attention_bias and model.sliding_window without model.qk_norm"));
+  fail(ExitCode::kConfig, "no architecture of transformers has ",
+       config.qk_norm ? "model.qk_norm and model.qkv_bias without model.attention_bias"
+                      : "model.attention_bias and model.sliding_window without model.qk_norm");
 }
 
 Json llama_config(const TransformerConfig& config) {

@@ -23,9 +23,9 @@ class TransformerKind : public ModelKind {
   }
   std::unique_ptr<Model> make_of(TransformerConfig config, const DatasetInfo& data) const override {
     if (config.vocab > 0 && config.vocab < data.vocab_size) {
-      fail(ExitCode::kData, str(data.path, ": the tokenizer has ", data.vocab_size,
-                                " tokens, but the model's vocabulary is model.vocab = ",
-                                config.vocab, "; prepare the data with the model's tokenizer"));
+      fail_data(data.path, ": the tokenizer has ", data.vocab_size,
+                " tokens, but the model's vocabulary is model.vocab = ", config.vocab,
+                "; prepare the data with the model's tokenizer");
     }
     config.vocab = config.vocab > 0 ? config.vocab : data.vocab_size;
     return std::make_unique<Transformer>(config);
