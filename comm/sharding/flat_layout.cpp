@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/core/hash.h"
+#include "src/core/mapped.h"
 
 namespace tandem {
 
@@ -59,11 +60,7 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
 }
 
 int64_t bytes_of(std::span<const Segment> segments) {
-  int64_t count = 0;
-  for (const Segment& segment : segments) {
-    count += segment.stored;
-  }
-  return count * static_cast<int64_t>(sizeof(float));
+  return sum_of(segments, &Segment::stored) * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace
@@ -154,22 +151,18 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
 int64_t FlatLayout::elements() const { return buckets_.empty() ? 0 : buckets_.back().range.end; }
 
 int64_t FlatLayout::trained_elements() const {
-  int64_t count = 0;
-  for (const Bucket& bucket : buckets_) {
-    count += bucket.frozen ? 0 : bucket.range.count();
-  }
-  return count;
+  return sum_of(buckets_, [](const Bucket& b) { return b.frozen ? 0 : b.range.count(); });
 }
 
 const Segment& FlatLayout::segment_of(ParamId parameter) const {
   require(parameter >= 0 && static_cast<size_t>(parameter) < segment_of_.size(),
-          [&] { return str("FlatLayout: no parameter ", parameter); });
+          "FlatLayout: no parameter ", parameter);
   return segments_[segment_of_[parameter]];
 }
 
 Range FlatLayout::part(const Bucket& bucket, int part) const {
   const int parts = spread_of(bucket.cut).parts;
-  require(part >= 0 && part < parts, [&] { return str("FlatLayout: no shard ", part); });
+  require(part >= 0 && part < parts, "FlatLayout: no shard ", part);
   const int64_t size = bucket.range.count() / parts;
   return {bucket.range.begin + part * size, bucket.range.begin + (part + 1) * size};
 }

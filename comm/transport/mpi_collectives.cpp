@@ -5,6 +5,7 @@
 
 #include "comm/transport/mpi_wire.h"
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/device/copy.h"
 
 namespace tandem {
@@ -100,11 +101,9 @@ void MpiCollectives::all_to_all_v(const Tensor& in, std::span<const Range> sent,
                                   std::span<const Range> received, int64_t agreed_bytes) {
   require_chunks(in, sent, out, received);
   const auto in_bytes = [width = size_of(in.dtype())](std::span<const Range> chunks) {
-    std::vector<Range> result;
-    for (const Range chunk : chunks) {
-      result.push_back({chunk.begin * width, chunk.end * width});
-    }
-    return result;
+    return mapped(chunks, [=](Range chunk) {
+      return Range{chunk.begin * width, chunk.end * width};
+    });
   };
   start(MpiKind::kAllToAll, Traffic::kAllToAll, agreed_bytes,
         [in, out, sent = in_bytes(sent), received = in_bytes(received)](Ring& ring,

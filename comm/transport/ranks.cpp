@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 
 namespace tandem {
 
@@ -44,11 +45,8 @@ std::string named(const std::vector<int>& ranks) {
   if (ranks.size() > kMostNamed) {
     return str(ranks.size(), " ranks from ", ranks.front(), " to ", ranks.back());
   }
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += str(i == 0 ? " " : ", ", ranks[i]);
-  }
-  return text;
+  return (ranks.size() == 1 ? "rank " : "ranks ") +
+         joined(mapped(ranks, [](int rank) { return str(rank); }));
 }
 
 }  // namespace

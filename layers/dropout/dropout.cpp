@@ -75,8 +75,8 @@ kernels::DropoutElements elements_of(const BatchRows& rows, const Tensor& x) {
   if (rows.length == 0) {
     return {{0, x.elements()}, std::max<int64_t>(1, row)};
   }
-  require(rows.here.count() == x.shape()[0],
-          [&] { return str("dropout: ", x.shape(), " for ", rows.here.count(), " rows"); });
+  require(rows.here.count() == x.shape()[0], "dropout: ", x.shape(), " for ", rows.here.count(),
+          " rows");
   return {{rows.here.begin * row, rows.here.end * row}, rows.length * row};
 }
 
@@ -103,7 +103,7 @@ struct DropoutOp final : Op {
 }  // namespace
 
 Variable dropout(Context& context, Variable x, double p, uint32_t site) {
-  require(p >= 0 && p < 1, [&] { return str("dropout: p = ", p, " is not in [0, 1)"); });
+  require(p >= 0 && p < 1, "dropout: p = ", p, " is not in [0, 1)");
   if (!context.training || p == 0) {
     return x;
   }

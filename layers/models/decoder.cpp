@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layers/models/transformer.h"
+#include "src/core/mapped.h"
 #include "src/device/copy.h"
 
 namespace tandem {
@@ -15,10 +16,9 @@ Tensor Decoder::prefill(int32_t slot, std::span<const int32_t> tokens) {
   Tensor logits;
   while (!tokens.empty()) {
     const size_t count = std::min(tokens.size(), static_cast<size_t>(kChunk));
-    std::vector<DecoderRow> rows;
-    for (const int32_t token : tokens.first(count)) {
-      rows.push_back({slot, token, false});
-    }
+    std::vector<DecoderRow> rows = mapped(tokens.first(count), [=](int32_t token) {
+      return DecoderRow{slot, token, false};
+    });
     tokens = tokens.subspan(count);
     rows.back().is_asked = tokens.empty();
     logits = step(rows);

@@ -5,6 +5,7 @@
 
 #include "src/autograd/say_where.h"
 #include "src/autograd/tape.h"
+#include "src/core/mapped.h"
 #include "src/device/host/stack.h"
 #include "src/device/profiler_range.h"
 
@@ -98,9 +99,7 @@ Flow run_segment(Context& context, BlockId id, const BlockBody& body, const Flow
   }
   if (is_wanted) {
     op->body = body;
-    for (const Variable& input : x) {
-      op->x.push_back(input.value());
-    }
+    op->x = mapped(x, &Variable::value);
     if (context.parked) {
       context.parked->push(std::exchange(op->x, {}));
     }

@@ -4,6 +4,7 @@
 
 #include "src/autograd/context.h"
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/kernels/column_sums.h"
 
 namespace tandem {
@@ -44,12 +45,12 @@ void ParameterSums::finish(const Stream& stream) {
   }
   on_device(stream, work, sums_[0].partial.dtype(), [&]<class T>(auto device) {
     using W = Wide<T>;
-    std::vector<PartialRows<W>> all;
-    for (const Sum& sum : sums_) {
-      all.push_back({sum.partial.data<W>(), sum.gradient.into.data<W>(), sum.partial.shape()[0],
-                     sum.partial.shape()[1], static_cast<W>(sum.gradient.beta)});
-    }
-    kernels::add_partial_rows<W>(device, all);
+    const auto rows_of = [](const Sum& sum) {
+      return PartialRows<W>{sum.partial.data<W>(), sum.gradient.into.data<W>(),
+                            sum.partial.shape()[0], sum.partial.shape()[1],
+                            static_cast<W>(sum.gradient.beta)};
+    };
+    kernels::add_partial_rows<W>(device, mapped(sums_, rows_of));
   });
   sums_.clear();
 }

@@ -5,6 +5,7 @@
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/core/formatted.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/report/console.h"
 #include "src/report/run_facts.h"
@@ -41,8 +42,7 @@ void print_row(const std::string& label, const std::vector<std::string>& cells) 
 // A row with cell(run) for each run, unless all cells are empty.
 template <class F>
 void print_for_each(const std::string& label, const std::vector<RunFacts>& runs, F&& cell) {
-  std::vector<std::string> cells;
-  std::ranges::transform(runs, std::back_inserter(cells), cell);
+  const std::vector<std::string> cells = mapped(runs, cell);
   if (!std::ranges::all_of(cells, &std::string::empty)) {
     print_row(label, cells);
   }
@@ -118,10 +118,9 @@ void print_curves(const std::vector<RunFacts>& runs) {
   const auto [first, last] = std::ranges::minmax(all, {}, &RunFacts::Loss::step);
   show("training loss, step %ld to %ld\n", first.step, last.step);
   for (const RunFacts& run : runs) {
-    std::vector<std::pair<double, double>> points;
-    for (const RunFacts::Loss& loss : run.curve) {
-      points.emplace_back(static_cast<double>(loss.step), loss.value);
-    }
+    const auto points = mapped(run.curve, [](const RunFacts::Loss& loss) {
+      return std::pair(static_cast<double>(loss.step), loss.value);
+    });
     const PlotArea area{.left = static_cast<double>(first.step),
                         .right = static_cast<double>(last.step),
                         .bottom = low.value,

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/report/console.h"
 #include "src/trace/flight_verdict.h"
@@ -55,11 +56,8 @@ void inspect_flight(const std::string& folder, bool as_json) {
   const std::vector<FlightRank> ranks = read_flight(folder, true);
   const std::string verdict = visible(flight_verdict(ranks, now));
   if (as_json) {
-    Json json = {{"verdict", verdict}, {"ranks", Json::array()}};
-    for (const FlightRank& rank : ranks) {
-      json["ranks"].push_back(json_of(rank, now));
-    }
-    show("%s\n", json.dump().c_str());
+    const Json all = mapped(ranks, [=](const FlightRank& rank) { return json_of(rank, now); });
+    show("%s\n", Json{{"verdict", verdict}, {"ranks", all}}.dump().c_str());
     return;
   }
   for (const FlightRank& rank : ranks) {

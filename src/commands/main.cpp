@@ -12,6 +12,7 @@
 
 #include "comm/debugger.h"
 #include "src/commands/commands.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/device/device.h"
 #include "src/device/ranks/agreement.h"
@@ -97,10 +98,7 @@ void open_standard_streams() {
 }
 
 ExitCode unknown_command(const std::string& word) {
-  std::vector<std::string> names;
-  for (const auto& [name, command] : kCommands) {
-    names.push_back(name);
-  }
+  std::vector<std::string> names = mapped(std::views::keys(kCommands));
   names.emplace_back("--version");
   const std::string known = known_elsewhere(word);
   const std::string guess = kCommands.contains(known) ? known : nearest_name(word, names);

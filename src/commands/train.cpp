@@ -7,6 +7,7 @@
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/commands/settings.h"
+#include "src/core/mapped.h"
 #include "src/core/parse_number.h"
 #include "src/device/ranks/agreement.h"
 #include "src/report/writers/metrics_log.h"
@@ -42,11 +43,8 @@ std::string usage() {
 
 // All settings as one line of JSON, {"run.name": "run", ...}: each value as in config.cfg.
 std::string json_line(const Config& config) {
-  std::vector<Metric> line;
-  for (const Assignment& setting : parse_ini(config.ini_text(), "settings")) {
-    line.push_back({setting.key, setting.value});
-  }
-  return to_json_line(line) + "\n";
+  const auto metric = [](const Assignment& setting) { return Metric{setting.key, setting.value}; };
+  return to_json_line(mapped(parse_ini(config.ini_text(), "settings"), metric)) + "\n";
 }
 
 // A check does not know how many ranks there will be: as few as dist.node_size, dist.tensor and

@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 
 namespace tandem {
 
@@ -37,11 +38,7 @@ Shape Shape::with(int axis, int64_t size) const {
 }
 
 std::string Shape::text() const {
-  std::string out = "[";
-  for (int i = 0; i < rank_; ++i) {
-    out += (i ? ", " : "") + std::to_string(sizes_[i]);
-  }
-  return out + "]";
+  return "[" + joined(mapped(sizes(), [](int64_t size) { return std::to_string(size); })) + "]";
 }
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.text(); }

@@ -92,7 +92,7 @@ int32_t ImageDataset::read(Split split, int64_t index, std::span<uint8_t> pixels
               index < from.images.shape[0],
           "ImageDataset: wrong image");
   file_.read(from.images, index * size, pixels);
-  return from.labels[static_cast<size_t>(index)];
+  return from.labels[index];
 }
 
 MicroBatch ImageDataset::empty_batch(int64_t count) const {
@@ -117,8 +117,7 @@ MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t 
     const Sample sample = sample_at(options.seed, per_epoch, position + i);
     read_into(Split::kTrain, sample.index, i, &batch);
     if (options.augment) {
-      batch.placements[static_cast<size_t>(i)] =
-          random_crop_and_flip(options.seed, sample.epoch, position + i);
+      batch.placements[i] = random_crop_and_flip(options.seed, sample.epoch, position + i);
     }
   }
   return batch;

@@ -22,15 +22,13 @@ class CharTokenizer : public Tokenizer {
     }
     ascii_.fill(-1);
     for (size_t id = 0; id < code_points_.size() && code_points_[id] < 128; ++id) {
-      ascii_[static_cast<size_t>(code_points_[id])] = static_cast<int32_t>(id);
+      ascii_[code_points_[id]] = static_cast<int32_t>(id);
     }
   }
 
   std::string_view kind() const override { return "char"; }
   int64_t vocab_size() const override { return std::ssize(code_points_); }
-  std::string_view piece(int32_t token) const override {
-    return pieces_[static_cast<size_t>(token)];
-  }
+  std::string_view piece(int32_t token) const override { return pieces_[token]; }
 
   void append_tokens(std::string_view text, std::vector<int32_t>* tokens,
                      const Drain& drain) override {
@@ -77,9 +75,7 @@ class BytesTokenizer : public Tokenizer {
 
   std::string_view kind() const override { return "bytes"; }
   int64_t vocab_size() const override { return 256; }
-  std::string_view piece(int32_t token) const override {
-    return {&bytes_[static_cast<size_t>(token)], 1};
-  }
+  std::string_view piece(int32_t token) const override { return {&bytes_[token], 1}; }
 
   void append_tokens(std::string_view text, std::vector<int32_t>* tokens,
                      const Drain& drain) override {

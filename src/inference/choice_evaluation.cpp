@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "src/core/hash.h"
+#include "src/core/mapped.h"
 #include "src/device/ranks/agreement.h"
 #include "src/inference/model_tokenizer.h"
 #include "src/prepare/record_reader.h"
@@ -115,10 +116,7 @@ std::optional<double> RunQuestions::acc(Model& model, const Context& context,
 }
 
 std::string line_of(const ChoiceRecord& record, std::span<const double> sums) {
-  nlohmann::ordered_json bytes = nlohmann::json::array();
-  for (const std::string& choice : record.choices) {
-    bytes.push_back(choice.size());
-  }
+  const std::vector<size_t> bytes = mapped(record.choices, &std::string::size);
   return nlohmann::ordered_json{{"label", record.label}, {"sums", sums}, {"bytes", bytes}}.dump() +
          "\n";
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/data/chat_template.h"
 #include "src/device/copy.h"
 
@@ -46,11 +47,9 @@ ChoiceTokens tokens_of(Tokenizer& tokenizer, const std::string& prompt, const st
 
 std::vector<ChoiceTokens> choice_tokens(Tokenizer& tokenizer, const ChoiceRecord& record,
                                         int64_t length, const std::string& place) {
-  std::vector<ChoiceTokens> all;
-  for (const std::string& choice : record.choices) {
-    all.push_back(tokens_of(tokenizer, record.prompt, choice, length, place));
-  }
-  return all;
+  return mapped(record.choices, [&](const std::string& choice) {
+    return tokens_of(tokenizer, record.prompt, choice, length, place);
+  });
 }
 
 ChoiceScorer::ChoiceScorer(Model& model, const Context& context, Uploader& uploader,

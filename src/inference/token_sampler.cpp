@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/core/rng.h"
 
 namespace tandem {
@@ -22,11 +23,7 @@ void require_finite(std::span<const float> logits) {
 double log_sum_exp(std::span<const float> logits) {
   require_finite(logits);
   const double largest = *std::ranges::max_element(logits);
-  double total = 0;
-  for (const float logit : logits) {
-    total += std::exp(logit - largest);
-  }
-  return largest + std::log(total);
+  return largest + std::log(sum_of(logits, [&](float logit) { return std::exp(logit - largest); }));
 }
 
 int32_t TokenSampler::pick(std::span<const float> logits) {

@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/device/copy.h"
 #include "src/device/tensor.h"
 
@@ -43,10 +45,9 @@ class ArrayListMemory {
   // needs its memory: there it may have any number of chunks.
   ArrayList<Array> list(Stream& stream, const std::vector<Array>& arrays) {
     const auto array_bytes = static_cast<int64_t>(arrays.size() * sizeof(Array));
-    int64_t count = 0;
-    for (const Array& array : arrays) {
-      count += (array.elements + kChunkElements - 1) / kChunkElements;
-    }
+    const int64_t count = sum_of(arrays, [](const Array& array) {
+      return (array.elements + kChunkElements - 1) / kChunkElements;
+    });
     if (count == 0) {
       return {nullptr, nullptr, 0};
     }

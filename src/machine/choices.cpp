@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "src/core/mapped.h"
 #include "src/device/dispatch.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/file.h"
@@ -58,11 +59,8 @@ KernelChoices& choices_like(AllChoices& all, const KernelChoices& other) {
 // Collective. Returns what this rank measures: no earlier rank with such a GPU lacks it as well.
 // Alignments are the smallest of all such ranks.
 OpenChoices to_measure(Control& job, const KernelChoices& own, OpenChoices missing) {
-  std::vector<std::string> names;
-  for (const auto& [name, measure] : missing.libraries) {
-    names.push_back(name);
-  }
-  const json request = {own.gpu, own.cublas_lt, missing.products, names};
+  const json request = {own.gpu, own.cublas_lt, missing.products,
+                        mapped(std::views::keys(missing.libraries))};
   std::map<ProductKey, int> product_by;
   std::map<std::string, int> library_by;
   int rank = 0;
@@ -96,11 +94,8 @@ std::vector<KernelChoices> measured_by_all(const Machine& machine, const OpenCho
       std::fprintf(stderr, "tandem: warning: rank %d: %s\n", job.rank(), warning.c_str());
     });
   });
-  std::vector<KernelChoices> all;
-  for (const std::string& text : job.all_gather(json(measured).dump())) {
-    all.push_back(json::parse(text));
-  }
-  return all;
+  return mapped(job.all_gather(json(measured).dump()),
+                [](const std::string& text) -> KernelChoices { return json::parse(text); });
 }
 
 // Adds what was measured and has no choice. Returns its number.

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/core/parse_number.h"
 #include "src/options/hints.h"
 
@@ -214,9 +215,7 @@ std::string Options::suggestion(const std::string& key) const {
   if (const Setting* meant = find(known)) {
     return str("; here it is ", meant->key, ": ", meant->help);
   }
-  std::vector<std::string> names;
-  std::ranges::transform(settings_, std::back_inserter(names), &Setting::key);
-  const std::string guess = nearest_name(key, names);
+  const std::string guess = nearest_name(key, mapped(settings_, &Setting::key));
   return guess.empty() ? "; --help lists all" : "; did you mean " + guess + "?";
 }
 
@@ -378,18 +377,16 @@ std::vector<Assignment> parse_ini(const std::string& text, const std::string& or
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write one
   std::istringstream in(text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size())
                                                          : text);
-  std::vector<Assignment> assignments;
   try {
     const po::options_description nothing_declared;
-    for (const auto& option : po::parse_config_file(in, nothing_declared, true).options) {
-      assignments.push_back(
-          {option.string_key, option.value.empty() ? "" : option.value.front(), origin, false});
-    }
+    return mapped(
+        po::parse_config_file(in, nothing_declared, true).options, [&](const po::option& option) {
+          return Assignment{option.string_key, option.value.empty() ? "" : option.value.front(),
+                            origin, false};
+        });
   } catch (const po::error& error) {
-    fail(ExitCode::kConfig,
-         str(origin, ": ", error.what(), "; write [section] and key = value lines"));
+    fail(ExitCode::kConfig, origin, ": ", error.what(), "; write [section] and key = value lines");
   }
-  return assignments;
 }
 
 }  // namespace tandem

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 
 namespace tandem {
 
@@ -69,10 +70,7 @@ class Options {
   template <class T>
   void add_choice(const std::string& key, T& value, const std::type_identity_t<Choices<T>>& choices,
                   const std::string& help) {
-    std::string names;
-    for (const auto& [name, meaning] : choices) {
-      names += (names.empty() ? "" : ", ") + name;
-    }
+    const std::string names = joined(mapped(std::views::keys(choices)));
     using Choice = std::pair<std::string, T>;
     bind({key, help, "one of " + names, "",
           [&value, choices](const std::string& text) {

@@ -7,6 +7,8 @@
 #include <ranges>
 #include <utility>
 
+#include "src/core/mapped.h"
+
 namespace tandem {
 
 namespace {
@@ -98,7 +100,7 @@ void MetricsWindow::close(const Mark& end, bool by_all, StepMetrics& metrics) {
   const std::vector<RankUse> use = gather_use(among, sent_);
   metrics.use = use[largest_rank(use)];
   metrics.use.wire = use[busiest_rank(use)].wire;
-  std::ranges::transform(use, std::back_inserter(metrics.gpus), &RankUse::gpu);
+  metrics.gpus = mapped(use, &RankUse::gpu);
   if (by_all) {
     metrics.host_bytes = largest_host_bytes(use, machine_.node_of_rank());
   }
@@ -127,9 +129,7 @@ std::vector<RankUse> MetricsWindow::gather_use(Control& among, const WireCount& 
   for (size_t i = 0; i < own.memory_peak.size(); ++i) {
     own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }
-  std::vector<RankUse> all;
-  std::ranges::transform(among.all_gather(own.text()), std::back_inserter(all), RankUse::from_text);
-  return all;
+  return mapped(among.all_gather(own.text()), RankUse::from_text);
 }
 
 }  // namespace tandem

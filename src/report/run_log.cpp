@@ -9,6 +9,7 @@
 #include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/formatted.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/report/version.h"
 
@@ -225,11 +226,9 @@ void RunLog::training(const StepMetrics& m) {
                   {"wire", wire_metrics(m.use.wire)},
                   {"memory", memory_metrics(m.use.memory_peak)}});
   if (m.own_s.size() <= kRanksInLog) {
-    std::vector<double> own_ms;
-    for (const double seconds : m.own_s) {
-      own_ms.push_back(std::round(1e6 * seconds / static_cast<double>(m.steps)) / 1000);
-    }
-    metrics.push_back({"own_ms", own_ms});
+    metrics.push_back({"own_ms", mapped(m.own_s, [&](double seconds) {
+                         return std::round(1e6 * seconds / static_cast<double>(m.steps)) / 1000;
+                       })});
   }
   if (config_.train.precision == DType::kFp16) {
     metrics.push_back({"loss_scale", m.loss_scale});

@@ -8,6 +8,7 @@
 
 #include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/io/file.h"
 
 namespace tandem {
@@ -296,14 +297,10 @@ RunReport RunReport::from_json(const std::string& text, const std::string& path)
     if (json.contains("unused_parameters")) {
       report.unused_parameters = json["unused_parameters"].get<int64_t>();
     }
-    for (const Json& rank : json.at("ranks")) {
-      report.ranks.push_back(use_of(rank));
-    }
-    for (const Json& start : json.value("starts", Json::array())) {
-      report.starts.push_back(RunStart::from_json(start));
-    }
+    report.ranks = mapped(json.at("ranks"), use_of);
+    report.starts = mapped(json.value("starts", Json::array()), RunStart::from_json);
     if (report.ranks.empty() && report.starts.empty()) {
-      fail(ExitCode::kData, "no ranks and no starts");
+      fail_data("no ranks and no starts");
     }
     return report;
   });

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 
 namespace tandem {
 
@@ -38,8 +39,7 @@ std::vector<RankTime> gather_times(Control& job, const RankTime& own) {
 SlowestRank slowest_rank(const std::vector<RankTime>& ranks) {
   require(!ranks.empty(), "slowest_rank: no ranks");
   const auto slowest = std::ranges::max_element(ranks, {}, &RankTime::own);
-  std::vector<double> own;
-  std::ranges::transform(ranks, std::back_inserter(own), &RankTime::own);
+  std::vector<double> own = mapped(ranks, &RankTime::own);
   std::ranges::sort(own);
   const double median = own[(own.size() - 1) / 2];
   return {.rank = static_cast<int>(slowest - ranks.begin()),

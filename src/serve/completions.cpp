@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/data/chat_template.h"
 #include "src/prepare/record_fields.h"
 #include "src/prepare/sft_record.h"
@@ -87,9 +88,8 @@ class Completion final : public AnswerForm {
     };
     nlohmann::ordered_json content = nlohmann::json::array();
     for (const auto& [chosen, likeliest] : text.chosen) {
-      nlohmann::ordered_json token = json(chosen), top = nlohmann::json::array();
-      std::ranges::transform(likeliest, std::back_inserter(top), json);
-      token["top_logprobs"] = std::move(top);
+      nlohmann::ordered_json token = json(chosen);
+      token["top_logprobs"] = mapped(likeliest, json);
       content.push_back(std::move(token));
     }
     return {{"content", std::move(content)}, {"refusal", nullptr}};
@@ -121,10 +121,7 @@ class Completion final : public AnswerForm {
             {"choices", std::move(choices)}};
   }
   nlohmann::ordered_json usage(const std::vector<WrittenText>& texts) const {
-    int64_t written = 0;
-    for (const WrittenText& text : texts) {
-      written += text.tokens;
-    }
+    const int64_t written = sum_of(texts, &WrittenText::tokens);
     return {{"prompt_tokens", prompt_tokens_},
             {"completion_tokens", written},
             {"total_tokens", prompt_tokens_ + written}};

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "src/core/mapped.h"
 #include "src/device/copy.h"
 #include "src/device/profiler_range.h"
 #include "src/kernels/convert.h"
@@ -197,11 +198,7 @@ double IslandSync::Drift::value() const {
 // Each array becomes its mean over islands, in one message of f32.
 void IslandSync::average(std::span<const Tensor> arrays) {
   Stream& stream = setting_.stream;
-  int64_t elements = 0;
-  for (const Tensor& array : arrays) {
-    elements += array.elements();
-  }
-  const Tensor all = message(elements);
+  const Tensor all = message(sum_of(arrays, &Tensor::elements));
   const auto for_each_part = [&](const auto& work) {
     for (int64_t at = 0; const Tensor& array : arrays) {
       work(array, all.slice(at, array.elements()));

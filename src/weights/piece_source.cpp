@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
@@ -50,10 +51,8 @@ PieceSource::PieceSource(CheckpointReader reader, Model& model) : reader_(std::m
 }
 
 void PieceSource::add_rows(const Parameter& parameter) {
-  int64_t rows = 0;
-  for (const Piece& piece : parameter.pieces) {
-    rows += piece.slice.whole()[0];
-  }
+  const int64_t rows =
+      sum_of(parameter.pieces, [](const Piece& piece) { return piece.slice.whole()[0]; });
   int64_t first = 0;
   for (const Piece& piece : parameter.pieces) {
     const Shape& whole = piece.slice.whole();

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/data/image_dataset.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
@@ -113,13 +114,12 @@ void RunDirectory::require_shared(Control& job, const std::string& host,
     first_rank.emplace(blind[rank], rank);
   }
   first_rank.erase("");
-  std::string hosts;
-  for (const auto& [name, rank] : first_rank) {
-    hosts += str(hosts.empty() ? "" : ", ", name, " (rank ", rank, ")");
-  }
+  const std::string hosts = joined(mapped(first_rank, [](const auto& named) {
+    return str(named.first, " (rank ", named.second, ")");
+  }));
   if (!hosts.empty()) {
-    throw AgreedError(ExitCode::kData, str("the folder of the run, ", place, ", is not seen on ",
-                                           hosts, "; put run.dir on storage that all hosts share"));
+    throw AgreedError(ExitCode::kData, "the folder of the run, ", place, ", is not seen on ", hosts,
+                      "; put run.dir on storage that all hosts share");
   }
 }
 

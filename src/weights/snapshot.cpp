@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 
+#include "src/core/mapped.h"
 #include "src/device/copy.h"
 #include "src/kernels/convert.h"
 
@@ -51,10 +52,8 @@ void add_statistics(Model& model, std::vector<Slab>& slabs) {
 // Calls visit(sums, names of its exponents) for parameters and for statistics.
 template <class F>
 void visit_sums(TrainingStep& training, F visit) {
-  std::vector<std::string> names;
-  for (const Parameter* parameter : training.store().layout.parameters()) {
-    names.push_back("param/" + parameter->name);
-  }
+  std::vector<std::string> names = mapped(training.store().layout.parameters(),
+                                          [](const Parameter* p) { return "param/" + p->name; });
   visit(training.store().gradients.rule(), names);
   if (ExactSums* sums = training.statistics().exact()) {
     names.clear();

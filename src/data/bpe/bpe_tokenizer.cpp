@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/data/utf8.h"
 
 namespace tandem {
@@ -43,11 +44,7 @@ AddedTokenFinder::AddedTokenFinder(const BpeModel& model, const Normalizer& norm
     return;
   }
   std::ranges::stable_sort(contents, std::greater<>(), &std::string::size);
-  std::string source;
-  for (const std::string& content : contents) {
-    source += (source.empty() ? "" : "|") + regex_of_text(content);
-  }
-  regex_.emplace(source, "added tokens");
+  regex_.emplace(joined(mapped(contents, regex_of_text), "|"), "added tokens");
 }
 
 template <class UseText, class UseToken>
@@ -100,9 +97,8 @@ BpeTokenizer::BpeTokenizer(BpeModel model, std::string_view kind, const std::str
 }
 
 void BpeTokenizer::read_texts() {
-  for (const std::string& name : model_.pieces) {
-    texts_.push_back(with_replaced(name, kSpace, " "));
-  }
+  texts_ = mapped(model_.pieces,
+                  [](const std::string& name) { return with_replaced(name, kSpace, " "); });
   for (int byte = 0; byte < 256; ++byte) {
     texts_[static_cast<size_t>(byte_ids_[static_cast<size_t>(byte)])] = static_cast<char>(byte);
   }

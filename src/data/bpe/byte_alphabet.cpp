@@ -18,8 +18,8 @@ struct Alphabet {
       const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) ||
                              (byte >= 0xAE && byte <= 0xFF);
       const int32_t character = printable ? byte : next++;
-      character_of[static_cast<size_t>(byte)] = character;
-      byte_of[static_cast<size_t>(character)] = static_cast<int16_t>(byte);
+      character_of[byte] = character;
+      byte_of[character] = static_cast<int16_t>(byte);
     }
   }
 };
@@ -41,8 +41,7 @@ std::optional<std::string> bytes_of_printed(std::string_view printed) {
   for (size_t at = 0; at < printed.size();) {
     const Utf8Step step = read_utf8(printed, at);
     const bool is_small = step.code_point >= 0 && step.code_point < 512;
-    const int16_t byte = is_small ? kAlphabet.byte_of[static_cast<size_t>(step.code_point)]
-                                  : static_cast<int16_t>(-1);
+    const int16_t byte = is_small ? kAlphabet.byte_of[step.code_point] : static_cast<int16_t>(-1);
     if (byte < 0) {
       return std::nullopt;
     }

@@ -1,10 +1,10 @@
 #include "src/data/bpe/merger.h"
 
+#include <compare>
 #include <cstddef>
 #include <functional>
 #include <numeric>
 #include <queue>
-#include <tuple>
 
 namespace tandem {
 
@@ -15,9 +15,7 @@ struct BytePairMerger::Candidate {
   int64_t at;
   int32_t left, right, result;
 
-  bool operator>(const Candidate& other) const {
-    return std::tie(rank, at) > std::tie(other.rank, other.at);
-  }
+  auto operator<=>(const Candidate&) const = default;
 };
 
 BytePairMerger::BytePairMerger(const std::vector<BpeMerge>& merges) {
@@ -36,11 +34,10 @@ void BytePairMerger::merge(std::vector<int32_t>* symbols) const {
   std::vector<int64_t> next(ids.size());
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
   const auto consider = [&](int64_t at) {
-    if (at < 0 || next[static_cast<size_t>(at)] >= count) {
+    if (at < 0 || next[at] >= count) {
       return;
     }
-    const int32_t left = ids[static_cast<size_t>(at)];
-    const int32_t right = ids[static_cast<size_t>(next[static_cast<size_t>(at)])];
+    const int32_t left = ids[at], right = ids[next[at]];
     if (const auto rule = rules_.find(pair_key(left, right)); rule != rules_.end()) {
       candidates.push({rule->second.rank, at, left, right, rule->second.result});
     }
@@ -63,7 +60,7 @@ void BytePairMerger::merge(std::vector<int32_t>* symbols) const {
     ids[after] = kGone;
     next[at] = next[after];
     if (next[at] < count) {
-      previous[static_cast<size_t>(next[at])] = best.at;
+      previous[next[at]] = best.at;
     }
     consider(previous[at]);
     consider(best.at);

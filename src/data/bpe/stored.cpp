@@ -27,9 +27,7 @@ nlohmann::json optional_settings(const std::string& path) {
 
 // The id of a token by its name in tokenizer.json.
 int32_t id_of_name(const BpeModel& model, const std::string& name, const std::string& path) {
-  const auto has_name = [&](const AddedToken& token) {
-    return model.pieces[static_cast<size_t>(token.id)] == name;
-  };
+  const auto has_name = [&](const AddedToken& token) { return model.pieces[token.id] == name; };
   const auto added = std::ranges::find_if(model.added, has_name);
   if (added != model.added.end()) {
     return added->id;
@@ -75,8 +73,7 @@ std::unique_ptr<Tokenizer> read_characters(const nlohmann::json& file, const std
   for (const auto& [name, id] : vocabulary.items()) {
     const int32_t place = id_of_json(id, std::ssize(code_points), str("'", name, "'"), path);
     const Utf8Step step = read_utf8(name + '\0', 0);  // an empty name is no character either
-    code_points[static_cast<size_t>(place)] =
-        step.length == std::ssize(name) ? step.code_point : -1;
+    code_points[place] = step.length == std::ssize(name) ? step.code_point : -1;
   }
   if (code_points[0] < 0 || !std::ranges::is_sorted(code_points, std::less_equal<>())) {
     fail_data(path, ": its tokens are not single characters in the order of their code points");

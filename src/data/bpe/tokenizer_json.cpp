@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "src/core/mapped.h"
 #include "src/data/bpe/byte_alphabet.h"
 #include "src/data/bpe/json_fields.h"
 #include "src/data/bpe/model.h"
@@ -264,11 +265,9 @@ std::string tokenizer_json(const BpeModel& model) {
       tokens.Json::object_t::Container::emplace_back(printed[id], id);  // not searched for repeats
     }
   }
-  Json merges = Json::array();
-  for (const BpeMerge& merge : model.merges) {
-    merges.push_back(
-        {printed[static_cast<size_t>(merge.left)], printed[static_cast<size_t>(merge.right)]});
-  }
+  Json merges = mapped(model.merges, [&](const BpeMerge& merge) {
+    return std::array{printed[merge.left], printed[merge.right]};
+  });
   return Json{{"version", "1.0"},
               {"truncation", nullptr},
               {"padding", nullptr},

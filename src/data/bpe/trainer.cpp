@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/data/bpe/byte_alphabet.h"
 
 namespace tandem {
@@ -49,10 +50,8 @@ class Trainer {
       : vocab_size_(static_cast<size_t>(vocab_size)) {
     add_bytes();
     for (const auto& [word, count] : counts) {
-      std::vector<int32_t>& symbols = words_.emplace_back();
-      for (const char byte : word) {
-        symbols.push_back(byte_ids_[static_cast<uint8_t>(byte)]);
-      }
+      words_.push_back(
+          mapped(word, [&](char byte) { return byte_ids_[static_cast<uint8_t>(byte)]; }));
       counts_.push_back(count);
     }
   }
@@ -138,8 +137,7 @@ class Trainer {
   // that exists already, and with it such a pair again.
   void merge(const Candidate& best) {
     const Pair pair = pair_of(best.key);
-    const std::string piece = model_.pieces[static_cast<size_t>(pair.first)] +
-                              model_.pieces[static_cast<size_t>(pair.second)];
+    const std::string piece = model_.pieces[pair.first] + model_.pieces[pair.second];
     const auto [found, is_new] = ids_.emplace(piece, static_cast<int32_t>(model_.pieces.size()));
     if (is_new) {
       model_.pieces.push_back(piece);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/device/copy.h"
 
 namespace tandem {
@@ -56,10 +57,9 @@ void HostStack::leave(Item& item) {
 
 // Memory that the compute stream has used before is free for the copy once that stream gets here.
 void HostStack::come_back(Item& item) {
-  for (const Tensor& resting : item.resting) {
-    item.here.push_back(
-        Tensor::empty(memory_, resting.shape(), resting.dtype(), MemoryClass::kActivations));
-  }
+  item.here = mapped(item.resting, [&](const Tensor& resting) {
+    return Tensor::empty(memory_, resting.shape(), resting.dtype(), MemoryClass::kActivations);
+  });
   in_.wait(compute_.record());
   for (size_t i = 0; i < item.here.size(); ++i) {
     copy(in_, item.resting[i], item.here[i]);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/io/hdf5/hdf5.h"
 
 namespace tandem {
@@ -61,13 +62,18 @@ CheckpointPiece piece_of(const H5Reader& reader, const std::string& dataset) {
 }  // namespace
 
 std::string CheckpointIndex::text() const {
-  Json all = Json::array();
-  for (const CheckpointPiece& piece : pieces) {
-    all.push_back({piece.name, sizes_of(piece.slice.whole()), sizes_of(piece.slice.start()),
-                   sizes_of(piece.slice.extent()), piece.offset, piece.count, piece.byte,
-                   piece.hash, piece.file});
-  }
-  return all.dump();
+  const auto json_of = [](const CheckpointPiece& piece) -> Json {
+    return {piece.name,
+            sizes_of(piece.slice.whole()),
+            sizes_of(piece.slice.start()),
+            sizes_of(piece.slice.extent()),
+            piece.offset,
+            piece.count,
+            piece.byte,
+            piece.hash,
+            piece.file};
+  };
+  return Json(mapped(pieces, json_of)).dump();
 }
 
 void CheckpointIndex::add(std::string_view text) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
@@ -30,10 +31,9 @@ std::string dump(const Json& json, int indent) {
 std::string hash_of_json(const Json& json) { return hash_of(dump(json, -1)).hex(); }
 
 Json json_of(const FileEntry& file) {
-  Json pieces = Json::array();
-  for (const Range& piece : file.pieces) {
-    pieces.push_back({piece.begin, piece.end});
-  }
+  const Json pieces = mapped(file.pieces, [](Range piece) {
+    return std::array{piece.begin, piece.end};
+  });
   return {
       {"name", file.name}, {"length", file.length}, {"pieces", pieces}, {"xxh3_128", file.hash}};
 }
@@ -86,9 +86,7 @@ Manifest manifest_of(const Json& json) {
   if (json.contains("validation_loss")) {
     manifest.validation_loss = json.at("validation_loss").get<double>();
   }
-  for (const Json& file : json.at("files")) {
-    manifest.files.push_back(entry_of(file));
-  }
+  manifest.files = mapped(json.at("files"), entry_of);
   for (const Json& base : json.value("bases", Json::array())) {
     manifest.bases.push_back(
         {base.at("path"), base.at("xxh3_128"), base.at("tensors").get<std::vector<std::string>>()});
@@ -132,10 +130,7 @@ std::string to_json(const Manifest& manifest) {
   if (manifest.validation_loss && std::isfinite(*manifest.validation_loss)) {
     json["validation_loss"] = *manifest.validation_loss;
   }
-  json["files"] = Json::array();
-  for (const FileEntry& file : manifest.files) {
-    json["files"].push_back(json_of(file));
-  }
+  json["files"] = mapped(manifest.files, json_of);
   for (const Manifest::Base& base : manifest.bases) {
     json["bases"].push_back(
         {{"path", base.path}, {"xxh3_128", base.hash}, {"tensors", base.tensors}});

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/io/hdf5/hdf5.h"
 #include "src/io/hdf5/metadata.h"
 
@@ -70,11 +71,7 @@ std::vector<std::string> H5Reader::children(const std::string& group) const {
     fail_data(path(), ": there is no group ", group);
   }
   require_readable(*found, group);
-  std::vector<std::string> names;
-  for (const auto& [name, place] : found->links) {
-    names.push_back(name);
-  }
-  return names;
+  return mapped(std::views::keys(found->links));
 }
 
 H5Dataset H5Reader::dataset(const std::string& name) const {

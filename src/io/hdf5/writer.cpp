@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/io/hdf5/hdf5.h"
 #include "src/io/hdf5/metadata.h"
 
@@ -139,10 +140,9 @@ void H5Writer::discard() {
 
 void H5Writer::fail_writing(const std::string& what, int error_number) {
   const std::string reason = error_number == 0 ? "" : std::strerror(error_number);
-  int64_t needed = 0;
-  for (const auto& [name, written] : datasets_) {
-    needed += written.dataset.count * size_of(written.dataset.type);
-  }
+  const int64_t needed = sum_of(std::views::values(datasets_), [](const auto& written) {
+    return written.dataset.count * size_of(written.dataset.type);
+  });
   discard();
   if (is_disk_full(error_number) || what.find(std::strerror(ENOSPC)) != std::string::npos) {
     fail_data(path_, ": no space left on the disk (or quota reached); this file needs ", needed,

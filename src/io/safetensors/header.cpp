@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 
 namespace tandem {
@@ -206,10 +207,7 @@ class HeaderReader {
   }
 
   void require_every_byte_once() const {
-    std::vector<const SafetensorsPlace*> order;
-    for (const SafetensorsPlace& tensor : tensors_) {
-      order.push_back(&tensor);
-    }
+    auto order = mapped(tensors_, [](const SafetensorsPlace& tensor) { return &tensor; });
     std::ranges::sort(order, {},
                       [](const auto* tensor) { return std::pair(tensor->begin, tensor->end); });
     int64_t at = 0;

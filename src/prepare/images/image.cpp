@@ -81,9 +81,8 @@ bool run_jpeg(jpeg_decompress_struct* state, JpegErrors* errors, std::string_vie
   jpeg_start_decompress(state);
   image->channels = is_grey ? 1 : 3;
   samples->resize(static_cast<size_t>(image->channels * image->height * image->width));
-  const auto stride = static_cast<size_t>(image->width * image->channels);
   while (state->output_scanline < state->output_height) {
-    JSAMPROW row = samples->data() + state->output_scanline * stride;
+    JSAMPROW row = samples->data() + state->output_scanline * image->width * image->channels;
     jpeg_read_scanlines(state, &row, 1);
   }
   jpeg_finish_decompress(state);

@@ -11,6 +11,7 @@
 
 #include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/data/image_dataset.h"
 #include "src/io/content_hash.h"
@@ -129,11 +130,9 @@ class Moments {
 
   // Of pixels scaled to [0, 1].
   std::vector<double> mean() const {
-    std::vector<double> means;
-    for (const uint64_t sum : sums_) {
-      means.push_back(static_cast<double>(sum) / static_cast<double>(count_) / 255.0);
-    }
-    return means;
+    return mapped(sums_, [&](uint64_t sum) {
+      return static_cast<double>(sum) / static_cast<double>(count_) / 255.0;
+    });
   }
 
   // The standard deviation of the population. 1 for a constant channel, so that normalisation turns
@@ -178,10 +177,7 @@ void write_part(const std::string& group, const Images& images, const ImageStore
     file->write<uint8_t>(group + "/images", first * size, pixels);
     hash->add(pixels.data(), std::ssize(pixels));
   }
-  std::vector<int32_t> labels;
-  for (const StoredImage* image : images) {
-    labels.push_back(image->label);
-  }
+  const std::vector<int32_t> labels = mapped(images, &StoredImage::label);
   file->write_all<int32_t>(group + "/labels", labels);
   hash->add(labels.data(), static_cast<int64_t>(labels.size() * sizeof(int32_t)));
 }
@@ -254,10 +250,8 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
   report.train_count = std::ssize(parts.train);
   report.val_count = std::ssize(parts.val);
   report.class_count = static_cast<int64_t>(collector.classes().size());
-  std::set<int32_t> used;
-  for (const StoredImage* image : parts.train) {
-    used.insert(image->label);
-  }
+  const auto labels = mapped(parts.train, &StoredImage::label);
+  const std::set<int32_t> used(labels.begin(), labels.end());
   report.unused_classes = report.class_count - std::ssize(used);
   report.bad = bad.count();
   report.ignored_files = collector.ignored_files();

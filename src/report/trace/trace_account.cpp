@@ -7,6 +7,7 @@
 
 #include "src/core/error.h"
 #include "src/core/formatted.h"
+#include "src/core/mapped.h"
 #include "src/trace/flight_log.h"
 
 namespace tandem {
@@ -223,11 +224,8 @@ std::string text_of(const TraceAccount& account) {
 std::string json_of(const TraceAccount& account) {
   nlohmann::ordered_json json = {{"clocks_agree_within_us", account.clocks_agree_s * 1e6}};
   for (const TraceAccount::Step& step : account.steps) {
-    nlohmann::ordered_json ranks;
-    for (const TraceAccount::Rank& rank : step.ranks) {
-      ranks.push_back(json_of(rank));
-    }
-    json["steps"].push_back({{"step", step.number}, {"ranks", std::move(ranks)}});
+    const auto json_of_rank = [](const TraceAccount::Rank& rank) { return json_of(rank); };
+    json["steps"].push_back({{"step", step.number}, {"ranks", mapped(step.ranks, json_of_rank)}});
   }
   return json.dump();
 }

@@ -43,22 +43,19 @@ Picture grid_of(const PredictedImages& images) {
   const int64_t height = rows * cell_height, width = columns * cell_width;
   std::vector<uint8_t> rgb(static_cast<size_t>(height * width * 3), 255);
   for (int64_t i = 0; i < count; ++i) {
-    const auto at = static_cast<size_t>(i);
-    const std::array<uint8_t, 3>& frame =
-        images.predicted[at] == images.truth[at] ? kRight : kWrong;
+    const std::array<uint8_t, 3>& frame = images.predicted[i] == images.truth[i] ? kRight : kWrong;
     for (int64_t y = 0; y < cell_height; ++y) {
       for (int64_t x = 0; x < cell_width; ++x) {
         const int64_t top = y - kFrame, left = x - kFrame;
         const bool is_frame = top < 0 || left < 0 || top >= images.height || left >= images.width;
-        uint8_t* pixel = &rgb[static_cast<size_t>(
-            ((i / columns * cell_height + y) * width + i % columns * cell_width + x) * 3)];
+        uint8_t* pixel =
+            &rgb[((i / columns * cell_height + y) * width + i % columns * cell_width + x) * 3];
         for (int64_t c = 0; c < 3; ++c) {
           const int64_t channel = std::min(c, images.channels - 1);
-          pixel[c] = is_frame
-                         ? frame[static_cast<size_t>(c)]
-                         : images.pixels[static_cast<size_t>(
-                               ((i * images.height + top) * images.width + left) * images.channels +
-                               channel)];
+          pixel[c] = is_frame ? frame[c]
+                              : images.pixels[((i * images.height + top) * images.width + left) *
+                                                  images.channels +
+                                              channel];
         }
       }
     }

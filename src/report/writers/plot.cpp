@@ -32,8 +32,7 @@ std::vector<std::string> braille_plot(const std::vector<std::pair<double, double
     const double span = area.top > area.bottom ? area.top - area.bottom : 1;
     const auto row = static_cast<int>(std::lround((area.top - y) / span * (height - 1)));
     if (column >= 0 && column < width && row >= 0 && row < height) {
-      dots[static_cast<size_t>(row / 4)][static_cast<size_t>(column / 2)] |=
-          kDots[row % 4][column % 2];
+      dots[row / 4][column / 2] |= kDots[row % 4][column % 2];
     }
   };
   const auto column_of = [&](double x) {

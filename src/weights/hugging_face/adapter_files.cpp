@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/weights/hugging_face/json_keys.h"
 #include "src/weights/hugging_face/names.h"
@@ -108,8 +109,8 @@ std::vector<std::string> adapter_targets(const std::string& targets, const Trans
     }
     if (meant.empty()) {
       const std::vector<std::string> known(there_are.begin(), there_are.end());
-      fail(ExitCode::kConfig, str("lora.targets: ", visible(target), " is no layer of the model; ",
-                                  "there are ", joined(known), ", and all of them: all"));
+      fail(ExitCode::kConfig, "lora.targets: ", visible(target), " is no layer of the model; ",
+           "there are ", joined(known), ", and all of them: all");
     }
     chosen.merge(meant);
   }
@@ -124,10 +125,7 @@ std::vector<std::string> adapter_targets(const std::string& targets, const Trans
 
 std::vector<std::string> modules_of(const std::vector<std::string>& layers,
                                     const ForeignNames& names) {
-  std::vector<std::string> modules;
-  std::ranges::transform(layers, std::back_inserter(modules),
-                         [&](const std::string& layer) { return module_of(layer, names); });
-  return modules;
+  return mapped(layers, [&](const std::string& layer) { return module_of(layer, names); });
 }
 
 std::string adapter_name(const std::string& ours, const ForeignNames& names) {

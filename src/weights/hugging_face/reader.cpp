@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layers/models/transformer.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/weights/hugging_face/names.h"
 #include "src/weights/hugging_face/settings.h"
@@ -15,11 +16,7 @@ namespace tandem {
 namespace {
 
 std::string text_of(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (int64_t size : shape) {
-    text += str(text.empty() ? "" : ", ", size);
-  }
-  return "[" + text + "]";
+  return "[" + joined(mapped(shape, [](int64_t size) { return str(size); })) + "]";
 }
 
 }  // namespace

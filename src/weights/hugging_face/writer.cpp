@@ -9,6 +9,7 @@
 
 #include "layers/models/transformer.h"
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/device/memory.h"
 #include "src/io/file.h"
 #include "src/io/safetensors/safetensors.h"
@@ -67,12 +68,7 @@ void write_transposed(std::span<const float> values, int64_t rows, int64_t colum
 
 void write_all(const TensorSource& weights, const std::vector<Exported>& tensors,
                const ExportOptions& options, const std::string& folder) {
-  std::vector<SafetensorsEntry> entries;
-  entries.reserve(tensors.size());
-  for (const Exported& tensor : tensors) {
-    entries.push_back(tensor.entry);
-  }
-  SafetensorsWriter writer(folder, entries, options.shard_bytes);
+  SafetensorsWriter writer(folder, mapped(tensors, &Exported::entry), options.shard_bytes);
   for (const Exported& tensor : tensors) {
     Memory host(Device::kCpu);
     const Tensor data =
@@ -204,9 +200,8 @@ void write_hugging_face(const TensorSource& weights, Transformer& model, const F
   std::vector<Exported> tensors;
   for (const ForeignTensor& theirs : foreign_tensors(model, names)) {
     Exported tensor{.entry = entry_of(theirs.name, theirs.shape, options.dtype)};
-    for (const Piece& piece : theirs.pieces) {
-      tensor.sources.push_back(source_of(piece, weights));
-    }
+    tensor.sources =
+        mapped(theirs.pieces, [&](const Piece& piece) { return source_of(piece, weights); });
     if (theirs.transposed) {
       tensor.rows = theirs.shape[1];
       tensor.columns = theirs.shape[0];
