@@ -5,10 +5,10 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/inspect_flight.h"
-#include "src/commands/inspect_trace.h"
 #include "src/commands/request.h"
 #include "src/core/counted.h"
 #include "src/core/formatted.h"
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/data/dataset.h"
 #include "src/data/token_dataset.h"
@@ -18,6 +18,8 @@
 #include "src/report/console.h"
 #include "src/report/run_facts.h"
 #include "src/report/run_report.h"
+#include "src/report/trace/chrome_trace.h"
+#include "src/report/trace/trace_account.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/run_directory.h"
@@ -84,10 +86,14 @@ void inspect_data(const std::string& path, bool verify) {
   }
 }
 
-// An option that says nothing about what was named is an error.
-void refuse(bool given, const char* option, const std::string& path, const char* is) {
-  if (given) {
-    fail(ExitCode::kConfig, str(option, " has no meaning for ", path, ", ", is));
+// An option that says nothing about what was named is an error. Of each option: whether it was
+// given.
+void refuse(const std::string& path, const char* is,
+            std::initializer_list<std::pair<bool, const char*>> options) {
+  for (const auto& [given, option] : options) {
+    if (given) {
+      fail(ExitCode::kConfig, option, " has no meaning for ", path, ", ", is);
+    }
   }
 }
 
@@ -113,19 +119,18 @@ void list_tensors(const TensorSource& source, const Entries& tensors, bool verif
 
 template <class Entries>
 int64_t parameters_in(const Entries& tensors) {
-  int64_t elements = 0;
-  for (const auto& tensor : tensors) {
-    elements += tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
-  }
-  return elements;
+  return sum_of(tensors, [](const auto& tensor) {
+    return tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
+  });
 }
 
 // A Hugging Face model, with the names and shapes that its parameters have here.
 void inspect_hugging_face(const std::string& folder, const Request& request) {
-  refuse(request.json, "--json", folder, "a Hugging Face model");
-  refuse(request.ranks, "--ranks", folder, "a Hugging Face model");
-  refuse(request.flight, "--flight", folder, "a Hugging Face model");
-  refuse(request.trace, "--trace", folder, "a Hugging Face model");
+  refuse(folder, "a Hugging Face model",
+         {{request.json, "--json"},
+          {request.ranks, "--ranks"},
+          {request.flight, "--flight"},
+          {request.trace, "--trace"}});
   const HuggingFaceReader reader(folder);
   show("model       %s (Hugging Face)\n", folder.c_str());
   if (request.tensors || request.verify) {
@@ -154,10 +159,7 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
   const CheckpointReader reader(folder);
   const Manifest& manifest = reader.manifest();
   const Config config = config_of(reader);
-  int64_t bytes = 0;
-  for (const FileEntry& file : manifest.files) {
-    bytes += file.length;
-  }
+  const int64_t bytes = sum_of(manifest.files, &FileEntry::length);
   show("checkpoint  %s (%s)\n", folder.c_str(), format_bytes(bytes).c_str());
   show("step        %ld (sample %ld), written by %s\n", manifest.step, manifest.sampler_position,
        counted(manifest.world_size, "rank").c_str());
@@ -218,18 +220,29 @@ void print_run(const RunFacts& run) {
   }
 }
 
+// Where the time of traced steps went, from the files of all ranks in a folder.
+void inspect_trace(const std::string& folder, bool as_json) {
+  if (!std::filesystem::exists(folder)) {
+    fail_data(folder, ": this run has no trace; name steps in log.trace, such as 20-25");
+  }
+  const TraceAccount account = account_of(read_traces(folder));
+  show("%s\n", (as_json ? json_of(account) : text_of(account)).c_str());
+}
+
 void inspect_run(const std::string& path, const Request& request) {
   const RunDirectory directory(path);
   if (request.flight || request.trace) {
-    refuse((request.flight && request.trace) || request.tensors || request.ranks || request.verify,
-           request.flight ? "--flight" : "--trace", path, "together with others than --json");
+    const bool others =
+        (request.flight && request.trace) || request.tensors || request.ranks || request.verify;
+    refuse(path, "together with others than --json",
+           {{others, request.flight ? "--flight" : "--trace"}});
     request.flight ? inspect_flight(directory.flight(), request.json)
                    : inspect_trace(directory.trace(), request.json);
     return;
   }
   const RunFacts run = read_run(directory);
-  refuse(request.json && (request.tensors || request.ranks || request.verify), "--json", path,
-         "together with --tensors, --ranks or --verify");
+  refuse(path, "together with --tensors, --ranks or --verify",
+         {{request.json && (request.tensors || request.ranks || request.verify), "--json"}});
   if (request.json) {
     show("%s\n", run.json().c_str());
     return;
@@ -284,14 +297,6 @@ void print_table(const std::vector<RunFacts>& runs) {
   show("\nbest: least validation loss, or training loss where nothing was validated\n");
 }
 
-void print_json(const std::vector<RunFacts>& runs) {
-  std::string text;
-  for (const RunFacts& run : runs) {
-    text += (text.empty() ? "[" : ",\n ") + run.json();
-  }
-  show("%s]\n", text.c_str());
-}
-
 void inspect_folder(const std::string& path, const Request& request) {
   if (is_hugging_face(path)) {
     inspect_hugging_face(path, request);
@@ -303,16 +308,17 @@ void inspect_folder(const std::string& path, const Request& request) {
   }
   const std::vector<RunFacts> runs = runs_in(path);
   const char* is = runs.empty() ? "which holds a checkpoint and no run" : "a folder of runs";
-  refuse(request.ranks, "--ranks", path, is);
-  refuse(request.flight, "--flight", path, is);
-  refuse(request.trace, "--trace", path, is);
-  refuse(runs.empty() && request.json, "--json", path, is);
-  refuse(!runs.empty() && request.tensors, "--tensors", path, is);
-  refuse(!runs.empty() && request.verify, "--verify", path, is);
+  refuse(path, is,
+         {{request.ranks, "--ranks"},
+          {request.flight, "--flight"},
+          {request.trace, "--trace"},
+          {runs.empty() && request.json, "--json"},
+          {!runs.empty() && request.tensors, "--tensors"},
+          {!runs.empty() && request.verify, "--verify"}});
   if (runs.empty()) {
     inspect_checkpoint(resolve_checkpoint(path), request);
   } else if (request.json) {
-    print_json(runs);
+    show("[%s]\n", joined(mapped(runs, &RunFacts::json), ",\n ").c_str());
   } else {
     print_table(runs);
   }
@@ -345,11 +351,12 @@ ExitCode inspect_command(const Words& words, World& world) {
   } else if (std::filesystem::is_directory(line.positional[0])) {
     inspect_folder(line.positional[0], request);
   } else {
-    refuse(request.tensors, "--tensors", line.positional[0], "a file");
-    refuse(request.ranks, "--ranks", line.positional[0], "a file");
-    refuse(request.flight, "--flight", line.positional[0], "a file");
-    refuse(request.trace, "--trace", line.positional[0], "a file");
-    refuse(request.json, "--json", line.positional[0], "a file");
+    refuse(line.positional[0], "a file",
+           {{request.tensors, "--tensors"},
+            {request.ranks, "--ranks"},
+            {request.flight, "--flight"},
+            {request.trace, "--trace"},
+            {request.json, "--json"}});
     inspect_data(line.positional[0], request.verify);
   }
   return ExitCode::kOk;

@@ -107,15 +107,18 @@ void choose_tokenizer(const std::string& name, PrepareTextOptions& request,
 void check_output(const std::string& output, const std::vector<std::string>& inputs, bool force) {
   require_other_output(output, inputs);
   if (!force && std::filesystem::is_regular_file(output)) {
-    fail(ExitCode::kConfig,
-         str("--output ", output, " exists; --force replaces it, or write another file"));
+    fail(ExitCode::kConfig, "--output ", output,
+         " exists; --force replaces it, or write another file");
   }
 }
 
-// The options of both kinds of records.
-template <class Request>
-void add_record_options(Options& options, Request& request, bool& shuffle, int64_t& seed,
-                        bool& force, bool& help) {
+// Prepares records of either kind: adds the options of both, reads the command line, and then calls
+// check(problems) and prepare(request).
+template <class Request, class Check>
+ExitCode prepare_records(const Words& words, Options& options, Request& request, Check check,
+                         PrepareReport (*prepare)(const Request&)) {
+  bool shuffle = false, force = false, help = false;
+  int64_t seed = 1;
   options.add("shuffle-records", shuffle,
               "put all records, of plain text its lines, into a random order first");
   options.add("seed", seed, "of --shuffle-records");
@@ -124,11 +127,12 @@ void add_record_options(Options& options, Request& request, bool& shuffle, int64
   options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
               1, 1 << 20);
   options.add("help", help, "print this");
-}
-
-template <class Request>
-void finish_record_options(const CommandLine& line, bool shuffle, int64_t seed, Request& request,
-                           std::vector<std::string>& problems) {
+  std::vector<std::string> problems;
+  const CommandLine line = options.parse(words);
+  if (!read_options(options, help, line, problems)) {
+    return ExitCode::kOk;
+  }
+  check(problems);
   request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
@@ -139,12 +143,14 @@ void finish_record_options(const CommandLine& line, bool shuffle, int64_t seed, 
   if (shuffle) {
     request.shuffle_seed = static_cast<uint64_t>(seed);
   }
+  check_output(request.output, request.input, force);
+  clean_up_on_signals(request.output);
+  prepare(request);
+  return ExitCode::kOk;
 }
 
 ExitCode text(const Words& words) {
   PrepareTextOptions request;
-  bool shuffle = false, force = false, help = false;
-  int64_t seed = 1;
   Options options(kTextUsage);
   options.add("input", request.input, "files to read, in this order");
   options.add("output", request.output, "dataset to write");
@@ -160,24 +166,14 @@ ExitCode text(const Words& words) {
   options.add("field", request.field,
               "field of a .jsonl record that holds the text; \"text\" when not given");
   options.add("column", request.column, "column of a .csv that holds the text");
-  add_record_options(options, request, shuffle, seed, force, help);
-  std::vector<std::string> problems;
-  const CommandLine line = options.parse(words);
-  if (!read_options(options, help, line, problems)) {
-    return ExitCode::kOk;
-  }
-  choose_tokenizer(tokenizer, request, problems);
-  finish_record_options(line, shuffle, seed, request, problems);
-  check_output(request.output, request.input, force);
-  clean_up_on_signals(request.output);
-  prepare_text(request);
-  return ExitCode::kOk;
+  const auto check = [&](std::vector<std::string>& problems) {
+    choose_tokenizer(tokenizer, request, problems);
+  };
+  return prepare_records(words, options, request, check, prepare_text);
 }
 
 ExitCode sft(const Words& words) {
   PrepareSftOptions request;
-  bool shuffle = false, force = false, help = false;
-  int64_t seed = 1;
   Options options(kSftUsage);
   options.add("input", request.input,
               "files to read, in this order: .jsonl or .csv, each also as .gz");
@@ -186,18 +182,10 @@ ExitCode sft(const Words& words) {
   add_template(options, request.form, "how a record becomes text");
   options.add("val-fraction", request.val_fraction,
               "part of the records at the end that becomes the validation set", 0, 0.999);
-  add_record_options(options, request, shuffle, seed, force, help);
-  std::vector<std::string> problems;
-  const CommandLine line = options.parse(words);
-  if (!read_options(options, help, line, problems)) {
-    return ExitCode::kOk;
-  }
-  require_given("tokenizer", !request.tokenizer.empty(), problems);
-  finish_record_options(line, shuffle, seed, request, problems);
-  check_output(request.output, request.input, force);
-  clean_up_on_signals(request.output);
-  prepare_sft(request);
-  return ExitCode::kOk;
+  const auto check = [&](std::vector<std::string>& problems) {
+    require_given("tokenizer", !request.tokenizer.empty(), problems);
+  };
+  return prepare_records(words, options, request, check, prepare_sft);
 }
 
 ExitCode images(const Words& words) {
@@ -221,7 +209,7 @@ ExitCode images(const Words& words) {
   std::vector<std::string> problems;
   const CommandLine line = options.parse(words);
   for (const std::string& word : line.positional) {
-    problems.push_back(str("unexpected word ", word, "; --input takes one folder or archive"));
+    add_problem(problems, "unexpected word ", word, "; --input takes one folder or archive");
   }
   const auto inputs = std::ranges::count(line.assignments, std::string("input"), &Assignment::key);
   if (inputs > 1) {
@@ -268,8 +256,8 @@ ExitCode prepare_command(const Words& words, World& world) {
         kTextUsage, kSftUsage, kImagesUsage);
     return ExitCode::kOk;
   }
-  fail(ExitCode::kConfig,
-       str("tandem prepare: say text, sft or images, not \"", kind, "\"; --help shows examples"));
+  fail(ExitCode::kConfig, "tandem prepare: say text, sft or images, not \"", kind,
+       "\"; --help shows examples");
 }
 
 }  // namespace tandem
