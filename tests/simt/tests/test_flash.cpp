@@ -34,7 +34,8 @@ Starts starts_of(int64_t length, const std::vector<int64_t>& documents) {
 // One sequence of random numbers, and room for all results.
 struct Attention {
   int64_t length, width;
-  Starts starts = {};  // empty: one document, and the kernels get no positions
+  Starts starts = {};  // empty: one document
+  int64_t window = 0;  // keys that a query sees at most; 0: all
   DeviceVector<Bf16> qkv = random(length * (kHeads + 2 * kKvHeads) * width);
   DeviceVector<Bf16> dy = random(length * kHeads * width);
   DeviceVector<Bf16> y = DeviceVector<Bf16>(length * kHeads * width);
@@ -60,7 +61,19 @@ struct Attention {
     }
     return values;
   }());
-  const int32_t* positions() const { return starts.empty() ? nullptr : places.data(); }
+  DeviceVector<int32_t> limited = DeviceVector<int32_t>(length);
+  // Without documents and window the kernels get none.
+  const int32_t* positions() const {
+    const int32_t* all = starts.empty() ? nullptr : places.data();
+    if (window > 0) {
+      kernels::limit_to_window(Cuda{nullptr}, all, limited.data(), sizes, window);
+    }
+    return window > 0 ? limited.data() : all;
+  }
+  int64_t first_seen(int64_t query) const {
+    const int64_t start = starts.empty() ? 0 : starts[query];
+    return window > 0 ? std::max(start, query - window + 1) : start;
+  }
 
   std::vector<Bf16> forward() const {
     kernels::attention_forward(Cuda{nullptr}, qkv.data(), positions(), y.data(), log_sum.data(),
@@ -80,16 +93,16 @@ struct Attention {
 int64_t score_fragments(const Attention& attention, int64_t block, int64_t owned, int64_t streamed,
                         bool rows_are_queries) {
   const int64_t length = attention.length;
-  const Starts starts = attention.starts.empty() ? Starts(length, 0) : attention.starts;
   int64_t fragments = 0;
   for (int64_t first = 0; first < length; first += block) {
     for (int64_t row = first; row < first + block; row += owned) {
       const int64_t begin = rows_are_queries ? 0 : first;
       const int64_t end = rows_are_queries ? std::min(first + block, length) : length;
       for (int64_t at = begin; at < end; at += streamed) {
-        const bool seen =
-            rows_are_queries ? at < row + owned && at + streamed > starts[std::min(row, length - 1)]
-                             : at + streamed > row && starts[at] < row + owned;
+        const bool seen = rows_are_queries
+                              ? at < row + owned &&
+                                    at + streamed > attention.first_seen(std::min(row, length - 1))
+                              : at + streamed > row && attention.first_seen(at) < row + owned;
         fragments += seen ? (owned / 16) * (streamed / 8) : 0;
       }
     }
@@ -120,25 +133,30 @@ std::vector<Starts> documents_of(int64_t length) {
 }
 
 // Each 16 x 8 scores take width / 16 instructions for each product, of which there are `products`.
+void expect_instructions(const Attention& attention) {
+  SCOPED_TRACE(str("width ", attention.width, ", length ", attention.length, ", window ",
+                   attention.window, ", the last document starts at ",
+                   attention.starts.empty() ? 0 : attention.starts.back()));
+  const auto [forward_queries, dq_queries, dkv_keys, dq_streamed] = rows_of(attention.width);
+  const int64_t each = kHeads * (attention.width / 16);
+  simt::counters() = {};
+  attention.forward();
+  EXPECT_EQ(simt::counters().products,
+            2 * each * score_fragments(attention, 4 * forward_queries, forward_queries, 64, true));
+  simt::counters() = {};
+  attention.backward();
+  const int64_t dq = score_fragments(attention, 4 * dq_queries, dq_queries, dq_streamed, true);
+  const int64_t dkv = score_fragments(attention, 4 * dkv_keys, dkv_keys, 32, false);
+  EXPECT_EQ(simt::counters().products, each * (3 * dq + 4 * dkv));
+}
+
 TEST(FlashAttention, InstructionsAreThoseOfSeenTiles) {
   for (int64_t width : {64, 96, 128}) {
     for (int64_t length : {100, 300}) {
       for (const Starts& starts : documents_of(length)) {
-        SCOPED_TRACE(str("width ", width, ", length ", length, ", the last document starts at ",
-                         starts.empty() ? 0 : starts.back()));
-        const Attention attention{length, width, starts};
-        const auto [forward_queries, dq_queries, dkv_keys, dq_streamed] = rows_of(width);
-        simt::counters() = {};
-        attention.forward();
-        EXPECT_EQ(simt::counters().products,
-                  2 * kHeads * (width / 16) *
-                      score_fragments(attention, 4 * forward_queries, forward_queries, 64, true));
-        simt::counters() = {};
-        attention.backward();
-        const int64_t dq =
-            score_fragments(attention, 4 * dq_queries, dq_queries, dq_streamed, true);
-        const int64_t dkv = score_fragments(attention, 4 * dkv_keys, dkv_keys, 32, false);
-        EXPECT_EQ(simt::counters().products, kHeads * (width / 16) * (3 * dq + 4 * dkv));
+        for (int64_t window : {0, 1, 70}) {
+          expect_instructions({length, width, starts, window});
+        }
       }
     }
   }
