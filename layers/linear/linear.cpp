@@ -76,16 +76,17 @@ struct LinearOp final : Op {
                     .beta = static_cast<double>(dx.beta),
                     .epilogue = gelu_input ? Epilogue::kGeluGradient : Epilogue::kNone,
                     .gelu_input = gelu_input};
+    const bool sums = gelu_input && input(0).wants_row_sums() && dx.beta == 0;
     // A pass that multiplies by GELU's slope can take the sum over rows.
-    const bool sums = gelu_input && input(0).wants_row_sums() && dx.beta == 0 &&
-                      !fuses_epilogue(context.stream, product);
-    if (sums) {
+    const bool in_one_pass = sums && !fuses_epilogue(context.stream, product);
+    if (in_one_pass) {
       product.epilogue = Epilogue::kNone;
       product.gelu_input = {};
     }
     multiply(context.stream, product);
     if (sums) {
-      input(0).set_row_sums(times_gelu_slope(context, dx.into, rows, in));
+      input(0).set_row_sums(in_one_pass ? times_gelu_slope(context, dx.into, rows, in)
+                                        : sums_of_rows(context, dx.into));
     }
   }
 

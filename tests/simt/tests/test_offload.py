@@ -64,6 +64,7 @@ class Offload(Workspace):
             row = next(row for row in estimated["rows"] if row["given"])
             self.assertEqual(2 * row["host_bytes"], after["host_bytes"])
             self.assertEqual(row["host_bytes"], state)
+            self.assertEqual(row["peak_bytes"], after["peak_bytes"])
             self.assertEqual(row["copied_bytes"], arrays * 4 * after["memory"]["parameters"] // size // 2)
 
     def test_what_it_does_not_go_with(self):
