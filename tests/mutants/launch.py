@@ -223,7 +223,7 @@ MUTANTS = [
            ["launch.scaling_figures Heat.test_cells"]),
     Mutant("the heat map is of the slowest launch", "launch/scaling/results.py", "[(len(good) - 1) // 2]", "[-1]",
            ["launch.scaling Truth.test_every_figure"]),
-    Mutant("times of ranks are logged whole", "src/report/run_log.cpp", "static_cast<double>(m.steps)) / 1000);", "1.0) / 1000);",
+    Mutant("times of ranks are logged whole", "src/report/run_log.cpp", "seconds / static_cast<double>(m.steps)) / 1000;", "seconds) / 1000;",
            ["report.run_log RunFiles.TimesOfAtMost64RanksAreLogged"]),
     Mutant("times of any number of ranks are logged", "src/report/run_log.cpp", "m.own_s.size() <= kRanksInLog", "true",
            ["report.run_log RunFiles.TimesOfAtMost64RanksAreLogged"]),

@@ -332,7 +332,7 @@ MUTANTS = [
            "value >= 0 && value <= static_cast<double>(state.step) && value == std::trunc(value)", "true",
            ["weights.run_state"]),
     Mutant("a checkpoint's bad settings are the user's fault", "src/weights/stored_weights.cpp",
-           "fail(ExitCode::kData, error.what());", "throw;",
+           "fail_data(error.what());", "throw;",
            ["program.resume Manifests.test_settings_that_cannot_be_are_the_checkpoints_fault"]),
     Mutant("a name in a manifest forges a line", "src/io/checkpoint/manifest.cpp",
            "if (file.name.find('/') != std::string::npos || visible(file.name) != file.name) {", "if (false) {",
