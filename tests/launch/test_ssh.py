@@ -169,7 +169,8 @@ class Runs(Ssh):
 
     def test_a_cut_link(self):
         self.addCleanup(self.hosts.mend, "host3")
-        self.lose("link", lambda: self.hosts.cut("host3"), LOST)
+        [cause] = self.lose("link", lambda: self.hosts.cut("host3"), LOST)
+        self.assertRegex(cause, r"^run: rank [67] on host3 \(process \d+\) is gone, in ")
         self.expect_nothing_left()
 
 
