@@ -143,8 +143,10 @@ void H5Writer::fail_writing(const std::string& what, int error_number) {
   const int64_t needed = sum_of(std::views::values(datasets_), [](const auto& written) {
     return written.dataset.count * size_of(written.dataset.type);
   });
+  // The library has the number in its message alone.
+  const auto says = [&](int number) { return what.find(std::strerror(number)) != what.npos; };
   discard();
-  if (is_disk_full(error_number) || what.find(std::strerror(ENOSPC)) != std::string::npos) {
+  if (is_disk_full(error_number) || says(ENOSPC) || says(EDQUOT) || says(EFBIG)) {
     fail_data(path_, ": no space left on the disk (or quota reached); this file needs ", needed,
               " bytes: free some space, or write elsewhere");
   }
