@@ -7,7 +7,7 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
-#include "src/core/counted.h"
+#include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
 #include "src/inference/choice_evaluation.h"

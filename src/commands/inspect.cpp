@@ -6,7 +6,6 @@
 #include "src/commands/commands.h"
 #include "src/commands/inspect_flight.h"
 #include "src/commands/request.h"
-#include "src/core/counted.h"
 #include "src/core/formatted.h"
 #include "src/core/mapped.h"
 #include "src/core/visible_text.h"

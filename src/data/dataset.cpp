@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/data/document_dataset.h"
 #include "src/data/image_dataset.h"
 #include "src/data/token_dataset.h"

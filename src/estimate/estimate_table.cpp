@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "src/core/counted.h"
 #include "src/core/formatted.h"
 
 namespace tandem {

@@ -2,7 +2,7 @@
 
 #include "comm/link_probe.h"
 #include "comm/transport/nccl_collectives.h"
-#include "src/core/counted.h"
+#include "src/core/formatted.h"
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
 #include "src/device/ranks/agreement.h"

@@ -4,8 +4,8 @@
 #include <span>
 #include <unordered_set>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/io/content_hash.h"
 

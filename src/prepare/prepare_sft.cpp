@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/data/sampler.h"
 #include "src/data/tokenizer.h"

@@ -8,8 +8,8 @@
 #include <span>
 #include <thread>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/trainer.h"

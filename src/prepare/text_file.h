@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/data/dataset.h"
 #include "src/data/tokenizer.h"
 #include "src/io/content_hash.h"

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "src/core/counted.h"
 #include "src/core/formatted.h"
 
 namespace tandem {

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/formatted.h"
 #include "src/core/mapped.h"

@@ -6,8 +6,8 @@
 #include <optional>
 #include <sstream>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/core/mapped.h"
 #include "src/io/file.h"
 

@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "layers/attention/cudnn_attention.h"
-#include "src/core/counted.h"
+#include "src/core/formatted.h"
 #include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"

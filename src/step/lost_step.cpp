@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/core/counted.h"
+#include "src/core/formatted.h"
 
 namespace tandem {
 

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/data/image_dataset.h"

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/io/file.h"
 
