@@ -1,5 +1,6 @@
 #include "src/weights/snapshot.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 
@@ -80,6 +81,11 @@ bool needs_copy(const Tensor& data, bool apart) {
   return apart || data.dtype() != DType::kF32 || data.device() != Device::kCpu;
 }
 
+// Whether 16-bit values, such as frozen weights, come from a GPU before they become f32.
+bool passes_the_host(const Tensor& data) {
+  return data.dtype() != DType::kF32 && data.device() != Device::kCpu;
+}
+
 }  // namespace
 
 std::set<std::string> frozen_tensors(const Model& model) {
@@ -97,13 +103,18 @@ std::set<std::string> frozen_tensors(const Model& model) {
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank,
                        bool apart, const std::set<std::string>& left_out) {
   constexpr int64_t kAlignment = 64;  // of blocks of kCopies
-  int64_t bytes = 0;
+  const auto aligned = [](int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; };
+  int64_t bytes = 0, passing = 0;
   for (const Slab& slab : owned_slabs(store, optimizer, model, rank, left_out)) {
-    const bool is_copied = needs_copy(slab.data, apart);
-    const int64_t needed = is_copied ? slab.data.elements() * size_of(DType::kF32) : 0;
-    bytes += (needed + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t elements = slab.data.elements();
+    if (needs_copy(slab.data, apart)) {
+      bytes += aligned(elements * size_of(DType::kF32));
+    }
+    if (passes_the_host(slab.data)) {
+      passing = std::max(passing, aligned(elements * size_of(slab.data.dtype())));
+    }
   }
-  return bytes;
+  return bytes + passing;
 }
 
 Snapshot::Snapshot(Stream& stream, bool apart)
@@ -135,8 +146,7 @@ Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
                     : Tensor::empty(host_, data.shape(), DType::kF32, kCopies);
   Stream host_stream = Stream::compute(Device::kCpu);
   if (data.dtype() != DType::kF32) {
-    const bool is_here = data.device() == Device::kCpu;
-    convert(host_stream, is_here ? data : copied(stream_, data, host_), here);
+    convert(host_stream, passes_the_host(data) ? copied(stream_, data, host_) : data, here);
   } else {
     copy(data.device() == Device::kCpu ? host_stream : stream_, data, here);
   }

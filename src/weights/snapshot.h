@@ -45,7 +45,8 @@ class Snapshot {
 // The frozen weights, by their names in a checkpoint.
 std::set<std::string> frozen_tensors(const Model& model);
 
-// The host memory that a Snapshot of f32 tensors takes, without those that are `left_out`.
+// The host memory that a Snapshot of f32 tensors takes, without those that are `left_out`, and the
+// largest tensor of 16 bits that comes from a GPU.
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank,
                        bool apart, const std::set<std::string>& left_out);
 

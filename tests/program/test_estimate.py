@@ -117,7 +117,8 @@ class Estimates(Workspace):
                 expected = self.assert_equals_training(f"tuned{number}", ranks, self.text, *tuned, "--dist.zero", zero, "--train.precision", precision,
                                                        "--train.global_batch", "12", *(["--checkpoint.self_contained", "true"] if is_whole else []))
                 if ranks == 1:
-                    self.assertEqual(expected["checkpoint_bytes"], 3 * 4 * elements + (weights if is_whole else 0))
+                    passing = 2 * 48 * 32 if is_whole and DEVICE == "cuda" else 0  # the largest matrix in bf16, on its way from the GPU
+                    self.assertEqual(expected["checkpoint_bytes"], 3 * 4 * elements + (weights if is_whole else 0) + passing)
 
     def test_says_what_does_not_fit_and_what_would(self):
         large = ["--config", os.path.join(CONFIGS, "gpt2_124m.cfg"), "--vocab", "50257",
