@@ -66,7 +66,7 @@ class OneHost(Sagemaker):
             os.makedirs(os.path.join(ml, "input/data", channel))
             for file, source in files.items():
                 os.symlink(source, os.path.join(ml, "input/data", channel, file))
-        files = {"resourceconfig": {"current_host": "algo-1", "hosts": ["algo-1"], "current_instance_type": "ml.g5.48xlarge"},
+        files = {"resourceconfig": {"current_host": "algo-1", "hosts": ["algo-1"], "current_instance_type": "ml.c7i.8xlarge"},
                  "hyperparameters": self.hyperparameters(name, steps, more),
                  "inputdataconfig": {channel: {"TrainingInputMode": "File"} for channel in channels}, **written}
         os.makedirs(os.path.join(ml, "input/config"))
@@ -86,7 +86,7 @@ class OneHost(Sagemaker):
         self.finished(self.start("type"), CONFIG)  # without a dataset
         environment = {**os.environ, "TANDEM_OPT_ML": self.ml}
         facts = subprocess.run([os.path.join(LAUNCH, "node.sh"), *["/none"] * 4], env=environment, capture_output=True, text=True).stdout
-        self.assertIn("machine g5.48xlarge\n", facts)
+        self.assertIn("machine c7i.8xlarge\n", facts)
         self.assertEqual(Container(self.ml).options["market"], "sagemaker")
 
     def test_hyperparameters_and_what_is_collected(self):
