@@ -82,7 +82,7 @@ void require(Check check, const Args&... what) {
   }
 }
 
-// As above, where the message is costly: it is only built when the contract is broken.
+// Checks a contract whose message is costly, and so made by a function once it is broken.
 template <class F>
 requires std::is_invocable_r_v<std::string, F>
 void require(Check check, const F& message) {

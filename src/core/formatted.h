@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// As printf writes it; at most 511 characters.
+// A text as printf writes it, at most 511 characters.
 template <class... Args>
 std::string formatted(const char* format, Args... args) {
   std::array<char, 512> text;

@@ -50,8 +50,8 @@ TEST(DocumentDataset, WindowsHoldWholeDocuments) {
   EXPECT_EQ(costs.text(), "12.5 % padding, 1 cut in documents");
 }
 
-// The same documents, packed in the order of the text; and with a mask, which leaves the last one
-// as it is but for its first token.
+// Windows of validation, of documents of 3, 5, 4 and 9 tokens, with every token a target and with a
+// mask, under which the longest document is not cut but loses its first tokens.
 TEST(DocumentDataset, ValidationWindowsHoldSeveralDocuments) {
   const TemporaryFolder folder;
   const auto tokens = counting<uint16_t>(21);
@@ -90,7 +90,8 @@ TEST(DocumentDataset, ValidationWindowsHoldSeveralDocuments) {
                {0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 0, 0, 0});
 }
 
-// Of long documents the first window each comes first: those of training are mixed.
+// Each document is one token longer than a window. Their first windows come in the order of the
+// text, while those of training are mixed.
 TEST(DocumentDataset, ValidationIsInTheOrderOfTheText) {
   const TemporaryFolder folder;
   constexpr int64_t kDocumentCount = 400, kLength = kContext + 2;
