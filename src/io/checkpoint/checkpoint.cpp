@@ -118,10 +118,11 @@ FileEntry write_rank_file(const std::string& path, std::span<const Slab> slabs) 
     }
     writer.create_dataset(name, H5Type::kF32, {count});
     writer.set_attribute(name, "shape", sizes_of(slab.slice.whole()));
-    writer.set_attribute(name, "start", sizes_of(slab.slice.start()));
-    writer.set_attribute(name, "extent", sizes_of(slab.slice.extent()));
     writer.set_attribute(name, "offset", std::vector<int64_t>{slab.offset});
-    writer.set_attribute(name, "count", std::vector<int64_t>{count});
+    if (slab.slice != Slice(slab.slice.whole())) {
+      writer.set_attribute(name, "start", sizes_of(slab.slice.start()));
+      writer.set_attribute(name, "extent", sizes_of(slab.slice.extent()));
+    }
     const std::span<const float> values = slab.data.as<float>();
     writer.set_attribute(name, "xxh3_128",
                          hash_of(values.data(), static_cast<int64_t>(values.size_bytes())).hex());

@@ -7,12 +7,12 @@
 //                 step-00000200.partial/        not finished; never read
 //
 // A rank's file has one flat f32 dataset per piece: /param/<name>, /optim/<slot>/<name> or
-// /stat/<name>. Names are those of logical tensors (src/autograd/parameter.h). A piece is `count`
-// elements, from `offset` on, of a slice (row-major). The slice begins at `start` and has the size
-// `extent`, in a logical tensor of shape `shape`. These are attributes of the dataset, and so is
-// `xxh3_128`, the hash of the piece's bytes in 32 hex digits. A second piece of one tensor in one
-// file has "@<its first element in the tensor>" after its name. The manifest has a hash of all
-// other bytes of each file.
+// /stat/<name>. Names are those of logical tensors (src/autograd/parameter.h). A piece begins at
+// element `offset` of a slice (row-major) of a tensor of shape `shape`. The slice begins at `start`
+// and has the size `extent`; without these it is the whole tensor. They are attributes of the
+// dataset, and so is `xxh3_128`, the hash of the piece's bytes in 32 hex digits. A second piece of
+// one tensor in one file has "@<its first element in the tensor>" after its name. The manifest has
+// a hash of all other bytes of each file.
 //
 // To save:  rank 0      begin_checkpoint(checkpoints, step), tells everybody the directory
 //           every rank  write_rank_file(directory/rank_file_name(rank), slabs), sends its entry

@@ -31,8 +31,11 @@ bool is_shape(const std::vector<int64_t>& sizes) {
 // The slice that a dataset's attributes describe; nothing when they describe none.
 std::optional<Slice> slice_in(const H5Reader& reader, const std::string& dataset) {
   const std::vector<int64_t> whole = reader.int_attribute(dataset, "shape");
-  const std::vector<int64_t> start = reader.int_attribute(dataset, "start");
-  const std::vector<int64_t> extent = reader.int_attribute(dataset, "extent");
+  std::vector<int64_t> start(whole.size()), extent = whole;
+  if (reader.has_attribute(dataset, "start")) {
+    start = reader.int_attribute(dataset, "start");
+    extent = reader.int_attribute(dataset, "extent");
+  }
   bool inside = is_shape(whole) && is_shape(start) && is_shape(extent) &&
                 start.size() == whole.size() && extent.size() == whole.size();
   for (size_t axis = 0; inside && axis < whole.size(); ++axis) {
@@ -45,16 +48,15 @@ CheckpointPiece piece_of(const H5Reader& reader, const std::string& dataset) {
   const H5Dataset values = reader.dataset(dataset);
   const std::optional<Slice> slice = slice_in(reader, dataset);
   const std::vector<int64_t> offset = reader.int_attribute(dataset, "offset");
-  const std::vector<int64_t> count = reader.int_attribute(dataset, "count");
-  if (!slice || offset.size() != 1 || count.size() != 1 || values.type != H5Type::kF32 ||
-      values.count != count[0] || offset[0] < 0 || offset[0] > slice->elements() - count[0]) {
+  if (!slice || offset.size() != 1 || values.type != H5Type::kF32 || offset[0] < 0 ||
+      offset[0] > slice->elements() - values.count) {
     fail_data(reader.path(), ": ", dataset,
               " is not a piece of a tensor as a checkpoint has it; use another checkpoint");
   }
   return {.name = dataset.substr(1, dataset.find('@') - 1),  // without the first '/'
           .slice = *slice,
           .offset = offset[0],
-          .count = count[0],
+          .count = values.count,
           .byte = values.offset,
           .hash = reader.string_attribute(dataset, "xxh3_128")};
 }
