@@ -99,7 +99,7 @@ only_line() {
 only 'mpi\.h' 'comm/(world\.cpp|transport/mpi_wire\..*)'
 only 'hdf5\.h' 'src/io/hdf5/writer\.cpp|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file|support/foreign_dataset)\.cpp'
 only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
-only 'boost/' '(src/options/options|src/stop/instance_metadata|src/serve/http/http_server)\.cpp|src/serve/http/http_connection\.(h|cpp)'
+only 'boost/' '(src/options/options|src/stop/instance_metadata|src/serve/http/http_(outbox|server))\.cpp|src/serve/http/http_connection\.(h|cpp)'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
 only 'cublas' 'src/product/cublas_lt\.h'
 only 'cudnn' 'layers/attention/cudnn_attention\.cpp'

@@ -1,6 +1,7 @@
 #include "src/serve/http/http_outbox.h"
 
 #include <algorithm>
+#include <boost/beast/http/status.hpp>
 #include <ctime>
 #include <utility>
 
@@ -10,32 +11,7 @@ namespace tandem {
 
 namespace {
 
-const char* reason(int status) {
-  static constexpr std::pair<int, const char*> kReasons[] = {
-      {200, "OK"},
-      {204, "No Content"},
-      {400, "Bad Request"},
-      {401, "Unauthorized"},
-      {403, "Forbidden"},
-      {404, "Not Found"},
-      {405, "Method Not Allowed"},
-      {408, "Request Timeout"},
-      {413, "Content Too Large"},
-      {415, "Unsupported Media Type"},
-      {417, "Expectation Failed"},
-      {422, "Unprocessable Content"},
-      {429, "Too Many Requests"},
-      {431, "Request Header Fields Too Large"},
-      {500, "Internal Server Error"},
-      {501, "Not Implemented"},
-      {503, "Service Unavailable"},
-      {504, "Gateway Timeout"},
-      {505, "HTTP Version Not Supported"},
-  };
-  const auto* const found =
-      std::ranges::find(kReasons, status, &std::pair<int, const char*>::first);
-  return found == std::end(kReasons) ? "" : found->second;
-}
+namespace http = boost::beast::http;
 
 std::string date() {
   const std::time_t now = std::time(nullptr);
@@ -60,7 +36,8 @@ HttpHead checked(int status, std::string content_type, HttpHeaders headers) {
 }  // namespace
 
 std::string HttpHead::text(std::optional<size_t> length, bool is_http_11, bool keeps_alive) const {
-  std::string text = str("HTTP/1.1 ", status, " ", reason(status), "\r\nDate: ", date(), "\r\n");
+  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
+  std::string text = str("HTTP/1.1 ", status, " ", reason, "\r\nDate: ", date(), "\r\n");
   const auto add = [&](const std::string& name, const std::string& value) {
     text += name + ": " + value + "\r\n";
   };

@@ -112,7 +112,9 @@ TEST(HttpOutbox, HeadsSayWhereTheBodyEnds) {
   EXPECT_TRUE(has(head.text(5, false, true), "Connection: keep-alive"));
   const HttpHead none{304, "", {}};
   EXPECT_EQ(none.text(5, true, true).find("Content-"), std::string::npos);
-  EXPECT_TRUE((HttpHead{599, "", {}}.text(0, true, true).starts_with("HTTP/1.1 599 \r\n")));
+  const std::string large = HttpHead{431, "", {}}.text(0, true, true);
+  EXPECT_TRUE(large.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"));
+  EXPECT_TRUE((HttpHead{599, "", {}}.text(0, true, true).starts_with("HTTP/1.1 599 ")));
 }
 
 }  // namespace
