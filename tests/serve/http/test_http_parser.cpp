@@ -134,9 +134,10 @@ TEST(HttpParser, ReadsChunks) {
   EXPECT_EQ(outcome.request.body, "abc0123456789");
   EXPECT_EQ(read(chunked("0\r\n\r\n")).status, 200);
   EXPECT_EQ(read(chunked("0\r\n")).status, 0);
-  for (const std::string bad : {"\r\n", "g\r\n", "-1\r\n", "0x1\r\n", " 1\r\n", "1 1\r\n", "1,\r\n",
-                                "1\r\nab\r\n", "1\r\na\n0\r\n", "11111111111111111\r\n", "1\n",
-                                "0\r\nno field\r\n\r\n", "0\r\n: v\r\n\r\n", "1;\x01\r\n"}) {
+  for (const std::string bad :
+       {"\r\n", "g\r\n", "-1\r\n", "0x1\r\n", " 1\r\n", "1 1\r\n", "1,\r\n", "1\r\nab\r\n",
+        "1\r\na\n0\r\n", "11111111111111111\r\n", "1\n", "0\r\nno field\r\n\r\n",
+        "0\r\n: v\r\n\r\n", "1;\x01\r\n", "1;a\nb\r\n"}) {
     EXPECT_EQ(read(chunked(bad)).status, 400) << bad;
   }
 }
@@ -151,6 +152,7 @@ TEST(HttpParser, RefusesWhatOthersMightReadOtherwise) {
       {"GET / HTTP/1.1\r\nHost: a\r\r\n\r\n", 400},
       {get(" folded: x\r\n"), 400},
       {get("A: b\r\n c\r\n"), 400},
+      {get("A: b\nC: d\r\n"), 400},
       {get("Name : x\r\n"), 400},
       {get(": x\r\n"), 400},
       {get("Name\r\n"), 400},
@@ -162,9 +164,13 @@ TEST(HttpParser, RefusesWhatOthersMightReadOtherwise) {
       {post("Transfer-Encoding: chunked\r\nContent-Length: 1\r\n", "0\r\n\r\n"), 400},
       {post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), 400},
       {post("Transfer-Encoding: gzip, chunked\r\n"), 501},
+      {post("Transfer-Encoding: chunked, chunked\r\n"), 501},
+      {post("Transfer-Encoding: chunked, gzip\r\n"), 501},
+      {post("Transfer-Encoding: gzip\r\nContent-Length: 1\r\n", "x"), 501},
       {post("Transfer-Encoding: identity\r\n"), 501},
       {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
       {post("Content-Length: 1\r\nContent-Length: 1\r\n", "x"), 400},
+      {post("Content-Length: 1\r\nContent-Length: 2\r\n", "xy"), 400},
       {post("Content-Length: 1, 1\r\n", "x"), 400},
       {post("Content-Length:\r\n"), 400},
       {post("Content-Length: -1\r\n"), 400},
