@@ -1,10 +1,8 @@
 #include "src/train/trainer.h"
 
 #include <array>
-#include <chrono>
 
 #include "layers/attention/attention.h"
-#include "src/device/profiler_range.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/trace/flight_log.h"
@@ -34,15 +32,16 @@ Trainer::Trainer(const Config& config, World& world)
   // Rank 0 knows what auto means.
   config_.dist.bucket_mb = job().sum(std::array{job().rank() == 0 ? config_.dist.bucket_mb : 0})[0];
   directory_.require_shared(job(), world.host());
-  build(world.local_size());
-  resume();
+  const AvailableMemory available = available_memory(machine_.device(), world.local_size());
+  const OpenChoices choices = build(available);
+  resume(available, choices);
   start_loader();
 }
 
-void Trainer::check_fit() {
+void Trainer::check_fit(const AvailableMemory& available) {
   agree(job(), [&] {
     check_memory(config_, dataset_->info(), job().rank(), machine_.node_of_rank(),
-                 machine_.device(), available_);
+                 machine_.device(), available);
   });
 }
 
@@ -64,30 +63,28 @@ void Trainer::open_data(bool verifies) {
   questions_ = std::make_unique<RunQuestions>(config_, directory_, dataset_->info(), job());
 }
 
-void Trainer::build(int ranks_here) {
+OpenChoices Trainer::build(const AvailableMemory& available) {
   const ChoiceRecorder recorder;
-  available_ = available_memory(machine_.device(), ranks_here);
-  check_fit();
-  open_choices_ = recorder.noted();
+  check_fit(available);
+  OpenChoices choices = recorder.noted();
   training_ = std::make_unique<TrainingStep>(
       *model_, machine_.mesh()->model(), machine_.stream, machine_.memory, machine_.staging,
       config_.training_step(machine_.device(), job().size()));
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   islands_ = std::make_unique<Islands>(*training_, machine_);
-  window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
-                                            config_, islands_->exchanged());
   upload_ = std::make_unique<Uploader>(machine_.stream, machine_.memory, machine_.staging,
                                        dataset_->info(), training_->store().values.dtype());
-  tracing_ = std::make_unique<Tracing>(config_.log.trace, machine_, training_->timeline(),
-                                       directory_, world_.host());
+  steps_ = std::make_unique<RunningSteps>(config_, world_, machine_, *model_, *training_, *upload_,
+                                          *islands_, directory_, state_);
   views_ =
       std::make_unique<ModelViews>(config_, *dataset_, *model_, *training_, machine_, *upload_);
+  return choices;
 }
 
-void Trainer::resume() {
+void Trainer::resume(const AvailableMemory& available, const OpenChoices& choices) {
   saver_ = std::make_unique<Saver>(
       config_, *dataset_, machine_, *model_, *training_, directory_, stop_.signal, state_,
-      [this](const auto& work) { return leave_out(Phase::kSaving, "saving", work); });
+      [this](const auto& work) { return steps_->leave_out(Phase::kSaving, "saving", work); });
   const Checkpointer::Start start = saver_->resume();
   if (is_done()) {
     return;  // leaves all files as they are
@@ -95,23 +92,25 @@ void Trainer::resume() {
   const std::string begun = on_root(job(), [] { return std::to_string(flight_now()); });
   flight_log().keep_in(directory_.flight(), std::stoll(begun), job().rank(), job().size(),
                        world_.host());
-  chosen_ = choose_for_run(config_, directory_, machine_, open_choices_, [this] { check_fit(); });
+  const Chosen chosen =
+      choose_for_run(config_, directory_, machine_, choices, [&] { check_fit(available); });
   agree(job(), [&] {
     if (job().rank() == 0) {
       directory_.keep_vocabulary(dataset_->info());
       discard_after(directory_.checkpoints(), state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),
                                       machine_.hosts());
-      log_->start(summary(), start.resumed_from, start.changes, start.weights_from);
+      log_->start(summary(chosen), start.resumed_from, start.changes, start.weights_from);
       saver_->log_to(*log_);
+      steps_->log_to(*log_);
     }
   });
 }
 
-RunSummary Trainer::summary() const {
+RunSummary Trainer::summary(const Chosen& chosen) const {
   return {.parameters = parameter_count(*model_),
           .flops_per_sample = model_->flops_per_sample(),
-          .peak_flops = window_->peak_flops(),
+          .peak_flops = steps_->peak_flops(),
           .batch = training_->batch(),
           .machine = machine_.description(),
           .sharing = machine_.sharing(config_.dist),
@@ -122,19 +121,20 @@ RunSummary Trainer::summary() const {
           .skipped_batches = state_.skipped_batches,
           .graph = config_.graph_text(machine_.device(), job().size()),
           .memory = machine_.memory_at_rest(config_.train.offload),
-          .measured_choices = chosen_.measured,
-          .measuring_s = chosen_.seconds};
+          .measured_choices = chosen.measured,
+          .measuring_s = chosen.seconds};
 }
 
 void Trainer::start_loader() {
   const BatchPlan& batch = training_->batch();
+  const Mesh& mesh = *machine_.mesh();
   loader_ = std::make_unique<Loader>(
       *dataset_,
       Loader::Options{
           .seed = static_cast<uint64_t>(config_.run.seed),
           .context = config_.model->context(),
           .global_batch = config_.train.global_batch,
-          .first_sample = batch.first_sample(machine_.mesh()->index(Axis::kIslands), data().rank()),
+          .first_sample = batch.first_sample(mesh.index(Axis::kIslands), mesh.data().rank()),
           .share = batch.share(),
           .micro_batch = batch.micro_batch(),
           .first_step = state_.step,
@@ -151,12 +151,11 @@ ExitCode Trainer::run() {
     return ExitCode::kOk;
   }
   stop_.signal.begin_steps();
-  window_->begin();
-  static_cast<void>(training_->timeline().take(machine_.stream));
+  steps_->begin();
   while (state_.step < config_.train.steps) {
-    if (tracing_->is_due(state_.step + 1)) {
+    if (steps_->trace_is_due()) {
       finish_steps();
-      leave_out(Phase::kElsewhere, "tracing", [&] { tracing_->turn(); });
+      steps_->turn_trace();
     }
     StepPlan plan = plan_step();
     finish_steps(1);
@@ -172,7 +171,11 @@ ExitCode Trainer::run() {
     if (plan.agreed.save) {
       save();
     }
-    plan.skips ? skip() : step(std::move(plan.batch), plan.agreed.targets);
+    if (plan.skips) {
+      skip();
+    } else {
+      steps_->enqueue(std::move(plan.batch), plan.agreed.targets, [this] { return settles(); });
+    }
     if (is_last() && config_.checkpoint.at_end) {
       break;  // finish() validates and saves
     }
@@ -194,13 +197,13 @@ Trainer::StepPlan Trainer::plan_step() {
   Votes votes{.stop = stop_.any(state_.step),
               .save = job().rank() == 0 && saver_->checkpoints().overdue(),
               .written = saver_->checkpoints().is_written(),
-              .lost = lost_.found(),
+              .lost = steps_->lost().found(),
               .calls = all_meet ? flight_log().take_calls() : 0};
   for (int64_t i = 0; i < training_->batch().accumulation() && !plan.skips; ++i) {
-    plan.batch.push_back(during(Phase::kData, [&] { return loader_->next(); }));
+    plan.batch.push_back(steps_->during(Phase::kData, [&] { return loader_->next(); }));
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
-  plan.agreed = during(Phase::kCommunication, [&] {
+  plan.agreed = steps_->during(Phase::kCommunication, [&] {
     const Mesh& mesh = *machine_.mesh();
     return all_meet ? decide(votes, mesh) : decide_apart(votes.targets, mesh);
   });
@@ -208,37 +211,10 @@ Trainer::StepPlan Trainer::plan_step() {
   return plan;
 }
 
-// Enqueues a whole step.
-void Trainer::step(std::vector<MicroBatch> batch, double targets) {
-  flight_log().set_step(state_.step + 1);
-  Pending next{.step = state_.step + 1,
-               .lr = lr_at(config_.schedule(), state_.step),
-               .targets = targets,
-               .batch = std::move(batch)};
-  training_->run(send_input(next));
-  state_.val_loss.reset();
-  ++state_.step;
-  next.drift = islands_->end_step(state_.step, settles(), [&] {
-    finish_steps();
-    next.record = training_->record().copy_to_host();
-    look(next);
-  });
-  next.timeline = training_->timeline().take(machine_.stream);
-  next.record = training_->record().copy_to_host();
-  next.end = window_->mark();
-  pending_.push_back(std::move(next));
-}
-
-TrainingStep::Input Trainer::send_input(const Pending& step) {
-  upload_->send(step.batch);
-  const auto batch = [this](int64_t i) { return upload_->fetch(i, training_->input_slot(i)); };
-  return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = batch};
-}
-
 // A step of train.skip_batches counts, but nothing is computed.
 void Trainer::skip() {
   finish_steps();
-  leave_out(Phase::kElsewhere, "", [&] {
+  steps_->leave_out(Phase::kElsewhere, "", [&] {
     ++state_.step;
     ++state_.skipped_batches;
     state_.val_loss.reset();
@@ -249,99 +225,23 @@ void Trainer::skip() {
   });
 }
 
-// Runs work(), whose time belongs to no step, and returns its seconds. `reason`: for the progress
-// bar; empty: too short to be shown.
-double Trainer::leave_out(Phase phase, std::string_view reason, const std::function<void()>& work) {
-  const auto start = MetricsWindow::Clock::now();
-  RunLog* shown = reason.empty() ? nullptr : log_.get();
-  if (shown) {
-    shown->pause(reason);
-  }
-  {
-    const ProfilerRange range{std::string(reason)};
-    const MetricsWindow::Mark begin = window_->mark();
-    during(phase, work);
-    if (phase == Phase::kElsewhere) {
-      window_->leave_out_messages(begin);
-    }
-  }
-  if (shown) {
-    shown->go_on();
-  }
-  const auto time = MetricsWindow::Clock::now() - start;
-  window_->leave_out_time(time);
-  return std::chrono::duration<double>(time).count();
-}
-
-// Waits for all steps but the newest `running` ones, and checks their results.
+// As RunningSteps::finish(). A run of islands that has lost a step ends where they meet.
 void Trainer::finish_steps(size_t running) {
-  while (pending_.size() > running) {
-    const Pending done = std::move(pending_.front());
-    pending_.pop_front();
-    check(done);
+  steps_->finish(running);
+  if (steps_->lost().found() && islands_->number() < 0) {
+    end_lost();
   }
-}
-
-void Trainer::look(const Pending& done) {
-  data().wait(done.record.done);
-  lost_.look(done.step, done.record.step_state(), training_->options(), islands_->number(),
-             [&] { return training_->run_again(send_input(done), done.record); });
 }
 
 void Trainer::end_lost() {
   saver_->commit();  // what is being written is of an earlier step
-  lost_.end(job(), saver_->last_checkpoint());
-}
-
-void Trainer::check(const Pending& done) {
-  look(done);
-  if (lost_.found()) {
-    if (islands_->number() < 0) {
-      end_lost();
-    }
-    return;  // the run ends where the islands meet
-  }
-  const StepState state = done.record.step_state();
-  last_scale_ = state_.step_state(training_->options()).loss_scale;
-  state_.take(state, training_->options());
-  if (config_.dist.timeout_s == 0) {
-    world_.set_timeout_s(DistConfig::kLaterTimeout_s);
-  }
-  window_->add(done.end, done.timeline.seconds());
-  if (done.drift) {
-    data().wait(done.drift->done);
-    drift_ = done.drift->value();
-  }
-  tracing_->add(done.step, done.timeline);
-  if (done.step % config_.train.log_every == 0 || done.step == 1 ||
-      done.step == config_.train.steps) {
-    log_step(done, state);
-  }
-  if (log_) {
-    log_->step(done.step, done.record.loss() / done.targets);
-  }
-}
-
-void Trainer::log_step(const Pending& done, const StepState& state) {
-  StepMetrics metrics{.step = done.step,
-                      .loss = islands_->mean_loss(done.step, done.record.loss(), done.targets),
-                      .lr = done.lr,
-                      .grad_norm = state.grad_norm,
-                      .loss_scale = state.loss_scale,
-                      .skipped = state.skipped,
-                      .drift = std::exchange(drift_, std::nullopt)};
-  during(Phase::kCommunication,
-         [&] { window_->close(done.end, islands_->all_meet_after(done.step), metrics); });
-  if (log_) {
-    log_->training(metrics);
-  }
-  window_->tell(metrics, log_ ? log_->usd() : std::nullopt);
+  steps_->lost().end(job(), saver_->last_checkpoint());
 }
 
 // Waits for all steps, and brings islands and values together: then others may read the model.
 void Trainer::rest() {
   finish_steps();
-  if (islands_->number() >= 0 && job().sum(std::array{lost_.found() ? 1.0 : 0.0})[0] > 0) {
+  if (islands_->number() >= 0 && job().sum(std::array{steps_->lost().found() ? 1.0 : 0.0})[0] > 0) {
     end_lost();
   }
   islands_->settle(state_);
@@ -350,7 +250,7 @@ void Trainer::rest() {
 
 void Trainer::validate() {
   rest();
-  leave_out(Phase::kElsewhere, "validating", [&] {
+  steps_->leave_out(Phase::kElsewhere, "validating", [&] {
     Evaluation result = evaluate(*model_, training_->forward_context(machine_.scratch), *dataset_,
                                  config_.model->context(), config_.train.eval_batch(),
                                  config_.train.eval_batches, *upload_, machine_.mesh()->model());
@@ -360,7 +260,7 @@ void Trainer::validate() {
     if (log_) {
       log_->validation(state_.step, result);
     }
-    views_->show(state_.step, last_scale_, log_.get());
+    views_->show(state_.step, steps_->loss_scale(), log_.get());
   });
   saver_->save_if_best();
 }
@@ -372,7 +272,7 @@ void Trainer::save() {
 
 ExitCode Trainer::finish(bool stopped) {
   finish_steps();
-  leave_out(Phase::kElsewhere, "", [&] { tracing_->finish(state_.step + 1); });
+  steps_->finish_trace();
   saver_->expect_end();
   const bool saves = stopped || config_.checkpoint.at_end;
   if (!stopped && saves && dataset_->windows(Split::kVal, config_.model->context()) > 0 &&
@@ -383,7 +283,7 @@ ExitCode Trainer::finish(bool stopped) {
     save();
   }
   saver_->finish();
-  const std::vector<RankUse> use = window_->use(saver_->checkpoints().copy_bytes());
+  const std::vector<RankUse> use = steps_->use(saver_->checkpoints().copy_bytes());
   if (log_) {
     log_->finish(stopped, saver_->checkpoints().path(),
                  {.step = state_.step,

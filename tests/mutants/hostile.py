@@ -65,7 +65,7 @@ MUTANTS = [
            "std::max<int64_t>(*usage - cache, 0)", "*usage",
            ["estimate.memory_check"]),
     Mutant("a run does not look at the memory before it begins", "src/train/trainer.cpp",
-           "available_memory(machine_.device(), ranks_here)", "ranks_here * (int64_t{1} << 50)",
+           "available_memory(machine_.device(), world.local_size())", "AvailableMemory{int64_t{1} << 50, int64_t{1} << 50}",
            ["program.bad_input BadInput.test_a_batch_that_cannot_fit"]),
     Mutant("a log that cannot be written ends the run", "src/report/run_log.cpp",
            "if (error.code() != ExitCode::kData) {", "if (true) {",

@@ -50,7 +50,7 @@ MUTANTS = [
     Mutant("the islands keep their own state of the loss scale", "src/train/islands.cpp",
            "job.rank() == 0 ? number : 0", "number / job.size()", ["train.islands"]),
     Mutant("all islands take the samples of the first", "src/train/trainer.cpp",
-           "machine_.mesh()->index(Axis::kIslands), data().rank())", "0, data().rank())", ["train.islands"]),
+           "mesh.index(Axis::kIslands), mesh.data().rank())", "0, mesh.data().rank())", ["train.islands"]),
     Mutant("an island does not wait for the others to stop", "src/train/trainer.cpp",
            "const bool all_meet = islands_->all_meet_after(state_.step);", "const bool all_meet = true;", ["train.islands"]),
     Mutant("each island saves all", "comm/sharding/model_layout.cpp",
