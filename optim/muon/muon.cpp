@@ -171,7 +171,7 @@ namespace kernels {
 
 template <class T>
 void divide_by_norm(Cpu device, int64_t n, const T* from, const double* square, T* to) {
-  const float norm = norm_of(*square);
+  const float norm = norm_of<T>(*square);
   map(device, n, [=](int64_t i) { to[i] = T(static_cast<float>(from[i]) / norm); });
 }
 

@@ -11,7 +11,7 @@ template <int kCount, class T>
 __global__ void __launch_bounds__(kThreads)
     divide_by_norm_kernel(int64_t n, Global<const T> from, Global<const double> square,
                           Global<T> to) {
-  const float norm = norm_of(square.load(0));
+  const float norm = norm_of<T>(square.load(0));
   const auto divide = [&]<int kSome>(int64_t i) {
     float values[kSome];
     load_pack(from, i, values);

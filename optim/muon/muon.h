@@ -33,9 +33,10 @@ std::unique_ptr<Optimizer> make_optimizer(const MuonOptions& options, std::span<
 
 // Makes a matrix [rows, columns] of f32 or bf16 nearly orthogonal, in place: five times
 //     A = X X^T,  X = 3.4445 X + (-4.7750 A + 2.0315 A A) X
-// from X = matrix / max(|matrix|, 1e-7), with Frobenius's norm; a matrix with more rows than
-// columns as its transpose. Singular values above 0.002 |matrix| become about 1, between 0.6 and
-// 1.3, and zero stays zero. Enqueued; `memory` is for what it needs meanwhile.
+// from X = matrix / max(|matrix|, 1e-7), with Frobenius's norm in the type of the matrix; one with
+// more rows than columns as its transpose. Roundings are where torch.optim.Muon has them. Singular
+// values above 0.002 |matrix| become about 1, between 0.6 and 1.3, and zero stays zero. Enqueued;
+// `memory` is for what it needs meanwhile.
 void orthogonalise(Stream& stream, Memory& memory, const Tensor& matrix);
 
 // The rules for flat_optimizer.h, before and after that. The first one's value is u.
@@ -91,12 +92,15 @@ struct MuonMove {
 
 namespace kernels {
 
-TANDEM_HOST_DEVICE inline float norm_of(double square) {
-  const float root = std::sqrt(static_cast<float>(square));
+// The norm of a matrix of T. It is rounded to T, as PyTorch does: a part in 256 less or more would
+// give all roundings of bf16 another pattern, and those of small singular values grow 485-fold.
+template <class T>
+TANDEM_HOST_DEVICE float norm_of(double square) {
+  const auto root = static_cast<float>(T(std::sqrt(static_cast<float>(square))));
   return root > 1e-7F ? root : 1e-7F;
 }
 
-// to[i] = from[i] / norm_of(square[0]), rounded once. T is float or Bf16.
+// to[i] = from[i] / norm_of<T>(square[0]), rounded once. T is float or Bf16.
 template <class T>
 void divide_by_norm(Cpu, int64_t n, const T* from, const double* square, T* to);
 template <class T>

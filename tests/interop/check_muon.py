@@ -4,9 +4,9 @@
     check_muon.py PATH_TO_TANDEM [unittest arguments]
 
 Part of tests/nightly.sh, because it needs a recent PyTorch. A checkpoint of each step has the values and the momentum; two
-momenta tell the gradient. Both compute in bf16. What is compared is how far their updates are from the formula in f64: small
-singular values of a matrix, and the roundings in their directions, grow by up to 3.4445^5 = 485, so that the two differ by more
-than a rounding. tests/parity has whole runs in f32, tests/optim matrices without such values.
+momenta tell the gradient. Both compute in bf16 and round at the same places. Small singular values of a matrix, and the roundings in
+their directions, grow by up to 3.4445^5 = 485, so what few elements are rounded otherwise is seen: sums have another order, and the
+gradient that the momenta tell has an error of 1e-7 / (1 - momentum). tests/parity has whole runs in f32.
 
 Exit codes: 0 all agree, 1 something differs or PyTorch cannot be installed, 77 it is missing.
 """
@@ -14,7 +14,7 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[1:1] = [os.path.join(HERE, "..", "parity"), os.path.join(HERE, "..", "program")]
+sys.path.insert(1, os.path.join(HERE, "..", "program"))
 
 import packages
 
@@ -24,14 +24,13 @@ import h5py
 import torch
 
 import tandem_program
-from muon import orthogonal
 from tandem_program import Workspace
 
 STEPS, LR, MU, DECAY = 11, 0.01, 0.9, 0.3
 SETTINGS = ["--train.precision", "bf16", "--train.steps", STEPS, "--checkpoint.every_steps", 1, "--checkpoint.keep", STEPS,
             "--optim.kind", "muon", "--optim.lr", LR, "--optim.schedule", "constant", "--optim.warmup_steps", 0,
             "--optim.momentum", MU, "--optim.weight_decay", DECAY, "--optim.clip_norm", 1]
-MORE = 1.1  # of PyTorch's own error; 140 matrices and more have errors that chance tells apart by less
+CLOSE = 0.02  # of an update's norm
 
 
 class Muon(Workspace):
@@ -54,23 +53,18 @@ class Muon(Workspace):
     def test_updates(self):
         for kind in "gpt", "llama":
             self.train(kind, *SETTINGS, "--model.kind", kind)
-            before, ours, theirs = self.state(kind, 1), [], []
+            before, apart = self.state(kind, 1), []
             self.assertIn("blocks.0.attn.q.weight", before)
             for step in range(2, STEPS + 1):
                 after = self.state(kind, step)
                 for name, (value, momentum) in before.items():
-                    moved, kept = (tensor.double() for tensor in after[name])
-                    gradient = (kept - MU * momentum.double()) / (1 - MU)
-                    u = gradient + MU * (kept - gradient)
-                    want = (1 - LR * DECAY) * value.double() - LR * 0.2 * max(u.shape) ** 0.5 * orthogonal(u)
-                    errors = [(after - want).norm() / (want - value).norm()
-                              for after in (moved, self.by_torch(value, momentum, gradient.float()))]
-                    ours.append(errors[0])
-                    theirs.append(errors[1])
+                    moved, kept = after[name]
+                    gradient = (kept.double() - MU * momentum.double()) / (1 - MU)
+                    theirs = self.by_torch(value, momentum, gradient.float())
+                    apart.append(((moved - theirs).norm() / (theirs - value).norm()).item())
                 before = after
-            ours, theirs = (torch.stack(errors).square().mean().sqrt().item() for errors in (ours, theirs))
-            print(f"{kind}: updates are off by {ours:.4f} of their norm, PyTorch's by {theirs:.4f}")
-            self.assertLess(ours, MORE * theirs)
+            print(f"{kind}: {len(apart)} updates are at most {max(apart):.4f} of their norm from PyTorch's")
+            self.assertLess(max(apart), CLOSE)
 
 
 if __name__ == "__main__":

@@ -199,6 +199,19 @@ TEST(Orthogonalise, FollowsItsFormula) {
   });
 }
 
+// The result of torch.optim.Muon (PyTorch 2.15) in bf16. Products of five terms have one value
+// whatever their order; the norm, 25.8457, is rounded to 25.875.
+TEST(Orthogonalise, HasTheBitsOfTorch) {
+  for_each_device([&](Device device) {
+    const Numbers matrix = {-8, -3, 2, 7, -11, 4, 9, -9, -4, 1, -7, -2, 3, 8, -10};
+    const Numbers by_torch = {-0.43359375,     -0.251953125,  -0.341796875,   -0.138671875,
+                              -0.5625,         0.07080078125, 0.72265625,     -0.70703125,
+                              -0.057861328125, -0.3203125,    -0.03466796875, 0.404296875,
+                              0.2109375,       0.62109375,    -0.2734375};
+    EXPECT_EQ(orthogonal(matrix, {3, 5}, device, DType::kBf16), by_torch);
+  });
+}
+
 // A matrix is the gradient of the first shard, as in a job of one rank.
 class FirstShard final : public Matrices {
  public:
