@@ -15,6 +15,7 @@ for job in "tests/run.sh -L nightly" "tests/run.sh --asan" "tests/run.sh --tsan"
     "launch/build.sh simt" "env TANDEM_CHAOS_DEVICE=cuda tests/launch/chaos.py build-simt/tandem Chaos" \
     "env TANDEM_MEMORY_CACHE=1 TANDEM_SIMT_CUBLASLT=timed TANDEM_SIMT_STREAMS=shuffled:7 TANDEM_GRAPH_STEPS=100 tests/simt/tests/test_graphs.py build-simt/tandem" \
     "env TANDEM_OFFLOAD_ALL=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 3600 mpiexec --oversubscribe -np 2 build-simt/tests/test_offload" \
+    "env TANDEM_MUON_ALL=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 3600 mpiexec --oversubscribe -np 4 build-simt/tests/test_muon_training" \
     "env TANDEM_KILLS=500 tests/launch/test_kills.py build/tandem" \
     "env TANDEM_SLURM=all tests/launch/test_slurm.py build/tandem" tests/launch/check_pcluster.py \
     tests/launch/check_moto.py tests/launch/alarms/check_alarms.py tests/launch/check_containers.py "tests/report/check_track.py build/tandem" \

@@ -106,7 +106,7 @@ Mesh mesh_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& me
 }
 
 TrainingStep::Options options_of(const Plan& plan, int ranks) {
-  return {.batch = {.global_batch = kGlobalBatch,
+  return {.batch = {.global_batch = plan.global_batch,
                     .given_micro_batch = plan.micro_batch,
                     .ranks = ranks},  // each island has a global batch of its own
           .recompute = plan.recompute,
@@ -165,7 +165,7 @@ Job::Job(const Plan& plan)
       training_(*model_, plan.exchange ? mesh_.model() : ModelGroups(data_), stream_, memory_,
                 staging_, options_of(plan, data_.size())) {
   training_.store().values.initialize(1);
-  const int64_t share = kGlobalBatch / data_.size();
+  const int64_t share = plan.global_batch / data_.size();
   const int64_t samples = plan.micro_batch > 0 ? plan.micro_batch : share;
   for (int64_t i = 0; i < share; i += samples) {
     batches_.push_back(make_batch(data_.rank() * share + i, samples));
@@ -296,12 +296,12 @@ std::vector<double> Job::statistics() const {
 DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
   const int64_t each = reads_text(plan_) ? kContext : 1;
   const int group = plan_.samples_of >= 0 ? plan_.samples_of : mesh_.index(Axis::kIslands);
-  const int64_t first = (group * kGlobalBatch + first_sample) * each;
+  const int64_t first = (group * plan_.global_batch + first_sample) * each;
   const Tensor targets = numbers(first + 1, samples * each, classes_of(plan_));
   const auto target = targets.as<int32_t>();
   for (int64_t i = 0; i < samples * each; ++i) {
     const int64_t sample = first_sample + i / each;
-    const bool is_few = sample < kGlobalBatch / 2 || i % each > sample % each;
+    const bool is_few = sample < plan_.global_batch / 2 || i % each > sample % each;
     const bool is_ignored = plan_.uneven && is_few;
     target[static_cast<size_t>(i)] = is_ignored ? kIgnoreTarget : target[static_cast<size_t>(i)];
     targets_ += is_ignored ? 0 : 1;
@@ -311,7 +311,7 @@ DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
     input = numbers(first, samples * each, classes_of(plan_));
     input = input.reshape({samples, kContext});
   } else {
-    const Tensor all = random_tensor({kGlobalBatch * kImage}, DType::kF64, 5 + group);
+    const Tensor all = random_tensor({plan_.global_batch * kImage}, DType::kF64, 5 + group);
     input = rounded_to(all.slice(first_sample * kImage, samples * kImage), plan_.dtype);
     input = input.reshape({samples, 6, 6, 3});
   }

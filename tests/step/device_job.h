@@ -34,6 +34,7 @@ struct Plan {
   bool recompute = false;
   bool overlap = true;
   int64_t bucket_bytes = 2000;
+  int64_t global_batch = kGlobalBatch;
   int64_t micro_batch = 0;          // samples; 0: a rank's whole share
   int64_t layers = 2;               // of gpt and llama
   double dropout = 0.1;             // of gpt and llama

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 #include <tuple>
 
 #include "comm/sharding/matrices/whole_matrices.h"
@@ -41,6 +42,28 @@ TEST(MuonTraining, RanksStagesAndBucketsChangeNoBit) {
           plan.bucket_bytes = bucket_bytes;
           EXPECT_EQ(train(plan, kSteps), expected) << "stage " << zero;
         }
+      }
+    }
+  });
+}
+
+// A run of the emulated GPU takes minutes, so the suite leaves it to the nightly checks.
+TEST(MuonTraining, FiftyStepsHaveTheSameBitsInAllStages) {
+  for_each_device([](Device device) {
+    if (device == Device::kCuda && std::getenv("TANDEM_MUON_ALL") == nullptr) {
+      return;
+    }
+    for (const int micro_steps : {1, 3}) {
+      Plan plan{.device = device,
+                .exact = true,
+                .global_batch = micro_steps * test_world().size(),
+                .micro_batch = 1,
+                .optimizer = "muon",
+                .alone = true};
+      const Outcome expected = train(plan, 50);
+      plan.alone = false;
+      for (plan.zero = 0; plan.zero < 4; ++plan.zero) {
+        EXPECT_EQ(train(plan, 50), expected) << "stage " << plan.zero << ", k = " << micro_steps;
       }
     }
   });

@@ -16,14 +16,10 @@ EXACT = [*MUON, "--dist.reduce", "exact", "--train.micro_batch", "1"]  # 12 samp
 
 class Muon(Workspace):
     def test_ranks_and_stages_change_no_bit(self):
-        for micro_batch in 1, 3:
-            steps = [*EXACT, "--train.micro_batch", micro_batch, "--train.steps", 50]
-            self.train(f"alone-{micro_batch}", *steps)
-            for ranks, zero in [(2, 0), (2, 3), (4, 1), (4, 2)] + [(3, 1)] * (micro_batch == 1):
-                name = f"on-{ranks}-{zero}-{micro_batch}"
-                self.train(name, *steps, "--dist.zero", zero, ranks=ranks)
-                self.assert_same_bits(f"alone-{micro_batch}", name)
         self.train("alone", *EXACT)
+        for ranks, zero in [(2, 0), (2, 3), (3, 1), (4, 2)]:
+            self.train(f"on-{ranks}-{zero}", *EXACT, "--dist.zero", zero, ranks=ranks)
+            self.assert_same_bits("alone", f"on-{ranks}-{zero}")
         self.train("adamw", *EXACT[2:])
         self.assertNotEqual(losses(self.run_folder("alone")), losses(self.run_folder("adamw")))
 
