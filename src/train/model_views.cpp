@@ -137,15 +137,19 @@ PredictedImages ModelViews::images() {
   return result;
 }
 
-// Each rank counts what it owns of the optimizer's view, so every element counts once.
+// Each rank counts what it owns of the optimizer's view, so every element counts once. An optimizer
+// that needs whole matrices has overwritten their gradients.
 Histograms ModelViews::histograms(double gradient_scale) {
   const OptimizerShards& shards = training_.store().shards;
-  const bool has_gradients = training_.store().gradients.is_summed();
+  const bool has_matrices = config_.optim.kind.chosen().needs_matrices();
+  const auto has_gradient = [&](const Parameter& parameter) {
+    return training_.store().gradients.is_summed() && !(has_matrices && parameter.matrix);
+  };
   Histograms by_tag;
   for (const Parameter* parameter : parameters_of(model_)) {
     if (parameter->wanted()) {
       by_tag["weights/" + parameter->name];
-      if (has_gradients) {
+      if (has_gradient(*parameter)) {
         by_tag["gradients/" + parameter->name];
       }
     }
@@ -159,7 +163,7 @@ Histograms ModelViews::histograms(double gradient_scale) {
     for (const Extent& part : shards.saved_extents(s)) {
       const std::string& name = shards.parameter(part).name;
       add("weights/" + name, shards.all()[s].value, part, 1);
-      if (has_gradients) {
+      if (has_gradient(shards.parameter(part))) {
         add("gradients/" + name, shards.all()[s].grad, part, 1 / gradient_scale);
       }
     }

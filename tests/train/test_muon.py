@@ -5,6 +5,7 @@
 """
 import os
 import sys
+from pathlib import Path
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
 import tandem_program  # noqa: E402
@@ -39,6 +40,13 @@ class Muon(Workspace):
         self.train("bf16", *bf16)
         self.train("bf16-sharded", *bf16, "--dist.zero", 2, ranks=3)
         self.assert_same_bits("bf16", "bf16-sharded")
+
+    def test_histograms_leave_out_overwritten_gradients(self):
+        self.train("shown", *MUON, "--train.steps", "2", "--log.histograms", "true")
+        events = b"".join(path.read_bytes() for path in Path(self.run_folder("shown")).glob("events.*"))
+        for tag in b"weights/blocks.0.attn.proj.weight", b"gradients/wte":
+            self.assertIn(tag, events)
+        self.assertNotIn(b"gradients/blocks.0.attn.proj.weight", events)
 
     def test_what_is_refused(self):
         for settings, ranks, message in [
