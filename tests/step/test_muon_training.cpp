@@ -22,18 +22,19 @@ int stages() { return test_world().size() == 1 ? 1 : 4; }  // 1 rank shards noth
 // fewer matrices than ranks.
 TEST(MuonTraining, RanksStagesAndBucketsChangeNoBit) {
   for_each_device([](Device device) {
-    for (const auto& [model, dtype] :
-         {std::pair("gpt", DType::kF32), std::pair("llama", DType::kBf16),
-          std::pair("mlp", DType::kF32), std::pair("gpt", DType::kFp16)}) {
-      SCOPED_TRACE(str(model, " ", name_of(dtype)));
-      Plan plan{.model = model,
-                .device = device,
-                .dtype = dtype,
-                .exact = true,
-                .micro_batch = 1,
-                .optimizer = "muon",
-                .alone = true};
+    for (Plan plan : {Plan{.model = "gpt"},
+                      {.model = "llama", .dtype = DType::kBf16},
+                      {.model = "mlp"},
+                      {.model = "gpt", .dtype = DType::kFp16, .poisoned_step = 1},
+                      {.model = "llama", .frozen = "blocks.0"}}) {
+      SCOPED_TRACE(str(plan.model, " ", name_of(plan.dtype), " ", plan.frozen));
+      plan.device = device;
+      plan.exact = true;
+      plan.micro_batch = 1;
+      plan.optimizer = "muon";
+      plan.alone = true;
       const Outcome expected = train(plan, kSteps);
+      EXPECT_EQ(expected.skipped, plan.poisoned_step < 0 ? 0 : 1);
       plan.alone = false;
       for (const auto& [zero, bucket_bytes] :
            {std::pair(0, 2000), std::pair(1, 2000), std::pair(2, 1 << 20), std::pair(3, 200)}) {

@@ -13,6 +13,7 @@ from tandem_program import CONFIG, Workspace, losses  # noqa: E402
 
 MUON = ["--optim.kind", "muon"]
 EXACT = [*MUON, "--dist.reduce", "exact", "--train.micro_batch", "1"]  # 12 samples a step: on 4 ranks 3 micro-steps
+CONSTANT = ["--optim.schedule", "constant", "--train.eval_every", "10"]
 
 
 class Muon(Workspace):
@@ -25,7 +26,7 @@ class Muon(Workspace):
         self.assertNotEqual(losses(self.run_folder("alone")), losses(self.run_folder("adamw")))
 
     def test_a_run_goes_on_with_other_ranks_and_stages(self):
-        constant = [*EXACT, "--optim.schedule", "constant", "--train.eval_every", "10"]
+        constant = [*EXACT, *CONSTANT]
         self.train("whole", *constant)
         self.train("parts", *constant, "--train.steps", "10", "--dist.zero", 1, ranks=2)
         self.train("parts", *constant, "--dist.zero", 3, ranks=3)
@@ -36,10 +37,16 @@ class Muon(Workspace):
             self.train(f"plain-{kind}", *MUON, "--model.kind", kind)
             self.train(f"recomputed-{kind}", *MUON, "--model.kind", kind, "--train.recompute", "block")
             self.assert_same_bits(f"plain-{kind}", f"recomputed-{kind}")
-        bf16 = [*EXACT, "--train.precision", "bf16"]
-        self.train("bf16", *bf16)
-        self.train("bf16-sharded", *bf16, "--dist.zero", 2, ranks=3)
-        self.assert_same_bits("bf16", "bf16-sharded")
+        for setting, value in [("train.precision", "bf16"), ("model.freeze", "blocks.0.attn.*,blocks.1.*"), ("data.windows", "documents")]:
+            settings = [*EXACT, f"--{setting}", value]
+            self.train(setting, *settings)
+            self.train(f"sharded-{setting}", *settings, "--dist.zero", 2, ranks=3)
+            self.assert_same_bits(setting, f"sharded-{setting}")
+        eight_bits = [*MUON, "--dist.wire_dtype", "int8", "--dist.gather_dtype", "int8", "--dist.zero", 2, *CONSTANT]
+        self.train("eight", *eight_bits, ranks=3)
+        self.train("eight-parts", *eight_bits, "--train.steps", 10, ranks=3)
+        self.train("eight-parts", *eight_bits, ranks=3)
+        self.assert_same_bits("eight", "eight-parts")
 
     def test_histograms_leave_out_overwritten_gradients(self):
         self.train("shown", *MUON, "--train.steps", "2", "--log.histograms", "true")
@@ -61,10 +68,12 @@ class Muon(Workspace):
                 refused = self.train("refused", *MUON, *settings, ranks=ranks, code=CONFIG, **({"data": data} if data else {}))
                 self.assert_one_line(refused, "optim.kind = muon is not possible with " + message)
 
-    def test_another_optimizer_is_refused(self):
+    def test_another_optimizer_is_refused_and_another_momentum_is_listed(self):
         self.train("changed", *MUON, "--train.steps", "5")
         refused = self.train("changed", code=CONFIG)
         self.assertIn("was optim.kind = muon, now adamw", refused.stderr)
+        shown = self.train("changed", *MUON, "--optim.momentum", "0.9").stdout
+        self.assertRegex(shown, r"changed +optim\.momentum 0\.95 -> 0\.9\n")
 
 
 if __name__ == "__main__":
