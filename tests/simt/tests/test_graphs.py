@@ -56,6 +56,10 @@ class Graphs(Workspace):
                           "--train.micro_batch", micro, "--dist.tensor", tensor, ranks=ranks)
         self.both("resnet", *RESNET, *often, "--train.steps", 6, "--train.micro_batch", 2, ranks=2, data=self.digits)
 
+    def test_muon(self):
+        self.both("muon", *GPT, "--optim.kind", "muon", "--dist.zero", 2, "--dist.wire_dtype", "int8", "--dist.gather_dtype", "int8",
+                  "--train.steps", 6, ranks=2)
+
     def test_whole_documents(self):
         self.both("documents", *GPT, "--data.windows", "documents", "--train.steps", 6, data=self.stories)
 
