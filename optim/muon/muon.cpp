@@ -144,7 +144,8 @@ void orthogonalise(Stream& stream, Memory& memory, const Tensor& matrix) {
                       .k = length,
                       .a = {.data = x, .transposed = is_tall},
                       .b = {.data = x, .transposed = !is_tall},
-                      .d = {.data = gram}});
+                      .d = {.data = gram},
+                      .is_symmetric = true});
     copy(stream, gram, change);
     multiply(stream, {.m = n,
                       .n = n,
@@ -153,7 +154,8 @@ void orthogonalise(Stream& stream, Memory& memory, const Tensor& matrix) {
                       .b = {.data = gram},
                       .d = {.data = change},
                       .alpha = 2.0315,
-                      .beta = -4.7750});
+                      .beta = -4.7750,
+                      .is_symmetric = true});
     copy(stream, x, next);
     const Product::Operand left{.data = change}, transposed{.data = change, .transposed = true};
     multiply(stream, {.m = rows,

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 
 #include "src/kernels/in_f32.h"
@@ -13,7 +14,8 @@ namespace {
 
 // Below this many operations a parallel region costs more than it saves.
 constexpr int64_t kParallelFlops = 1 << 20;
-constexpr int64_t kTile = 32;  // pieces start at multiples of the micro-kernels' widths
+constexpr int64_t kTile = 32;    // pieces start at multiples of the micro-kernels' widths
+constexpr int64_t kCopied = 16;  // columns at once, so that the rows they come from stay in a cache
 
 // Calls f(row, column) for each element of a matrix, rows in parallel.
 template <class F>
@@ -28,7 +30,7 @@ void for_elements(int64_t rows, int64_t columns, F f) {
 
 // Cuts C along its longer side into one piece for each thread. Each piece is an independent GEMM.
 template <class T>
-void gemm_parallel(const Gemm<T>& whole) {
+void cut_over_threads(const Gemm<T>& whole) {
   const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
   if (threads == 1 || 2 * whole.m * whole.n * whole.k < kParallelFlops) {
     gemm_serial(whole);
@@ -36,17 +38,27 @@ void gemm_parallel(const Gemm<T>& whole) {
   }
   const bool by_rows = whole.m >= whole.n;
   const int64_t length = by_rows ? whole.m : whole.n;
-  const int64_t step = ((length + threads - 1) / threads + kTile - 1) / kTile * kTile;
+  const auto begin_of = [&](int piece) {
+    const double share = static_cast<double>(piece) / threads;  // of the work: below a diagonal too
+    const double at =
+        static_cast<double>(length) * (whole.symmetric_row < 0 ? share : std::sqrt(share));
+    return std::min(length, (static_cast<int64_t>(at) + kTile - 1) / kTile * kTile);
+  };
   std::exception_ptr error;  // of memory for panels
 #pragma omp parallel for schedule(static, 1)
-  for (int64_t first = 0; first < length; first += step) {
+  for (int i = 0; i < threads; ++i) {
+    const int64_t first = begin_of(i), count = begin_of(i + 1) - first;
+    if (count == 0) {
+      continue;
+    }
     Gemm<T> piece = whole;
     if (by_rows) {
-      piece.m = std::min(step, length - first);
+      piece.m = count;
+      piece.symmetric_row += whole.symmetric_row < 0 ? 0 : first;
       piece.a += first * (whole.transpose_a ? 1 : whole.lda);
       piece.c += first * whole.ldc;
     } else {
-      piece.n = std::min(step, length - first);
+      piece.n = count;
       piece.b += first * (whole.transpose_b ? whole.ldb : 1);
       piece.c += first;
       piece.bias = whole.bias ? whole.bias + first : nullptr;
@@ -60,6 +72,21 @@ void gemm_parallel(const Gemm<T>& whole) {
   }
   if (error) {
     std::rethrow_exception(error);
+  }
+}
+
+// The whole C. What is right of the diagonal of a symmetric one is copied.
+template <class T>
+void gemm_parallel(const Gemm<T>& gemm) {
+  cut_over_threads(gemm);
+  const int64_t n = gemm.symmetric_row == 0 ? gemm.n : 0;
+  for (int64_t first = 0; first < n; first += kCopied) {
+    const int64_t end = std::min(first + kCopied, n);
+    for (int64_t i = 0; i < end; ++i) {
+      for (int64_t j = std::max(first, i + 1); j < end; ++j) {
+        gemm.c[i * gemm.ldc + j] = gemm.c[j * gemm.ldc + i];
+      }
+    }
   }
 }
 
@@ -78,7 +105,8 @@ Gemm<T> gemm_of(const Product& p, const T* a, const T* b, T* c, const T* bias) {
           .beta = static_cast<T>(p.beta),
           .c = c,
           .ldc = p.d.row_stride(),
-          .bias = bias};
+          .bias = bias,
+          .symmetric_row = p.is_symmetric ? 0 : -1};
 }
 
 // The product for a 16-bit C: computed in f32, then rounded. Does not touch the gaps between C's

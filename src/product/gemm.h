@@ -55,6 +55,9 @@ struct Gemm {
   T* c;
   int64_t ldc;
   const T* bias;
+  // If not negative, these rows of C begin at that row of a symmetric matrix. Elements to the right
+  // of its diagonal may be left as they are.
+  int64_t symmetric_row = -1;
 };
 
 // Uses only the calling thread. Each element of C is summed in the order of k, so its bits depend

@@ -107,6 +107,16 @@ void multiply_few_rows(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T
   }
 }
 
+// How many of the columns from column j on have elements of rows before `end`.
+template <class T>
+int64_t columns_needed(const Gemm<T>& g, int64_t end, int64_t j, int64_t columns) {
+  if (g.symmetric_row < 0) {
+    return columns;
+  }
+  const int64_t needed = std::max<int64_t>(0, g.symmetric_row + end - j);
+  return std::min(columns, (needed + kTileColumns<T> - 1) / kTileColumns<T> * kTileColumns<T>);
+}
+
 // Blocks of A are multiplied with a block of B that stays in the cache.
 template <class T>
 void multiply_blocks(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T>& b_memory) {
@@ -124,8 +134,10 @@ void multiply_blocks(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T>&
         const int64_t rows = std::min(kBlockRows, g.m - i);
         const Panels<T> a = pack<T, kTileRows>(rows_of_a(g).from(i, p), rows, depth, a_block);
         for (int64_t group = 0; group < rows; group += kGroupRows) {
-          multiply_packed<T>({a[group / kTileRows], a.step}, b, std::min(kGroupRows, rows - group),
-                             columns, depth, target_at(g, i + group, j, p));
+          const int64_t group_rows = std::min(kGroupRows, rows - group);
+          multiply_packed<T>({a[group / kTileRows], a.step}, b, group_rows,
+                             columns_needed(g, i + group + group_rows, j, columns), depth,
+                             target_at(g, i + group, j, p));
         }
       }
     }

@@ -29,6 +29,7 @@ void require_possible(const Stream& stream, const Product& p) {
   rule(result == type || result == wide_of(type), "D must have the type of A and B, or f32");
   rule(!p.a.scale && !p.b.scale && !p.d.scale, "scales belong to FP8 types, which are missing");
   rule(!p.d.transposed, "D cannot be transposed");
+  rule(!p.is_symmetric || p.m == p.n, "D can only be symmetric if m = n");
   rule(lies_inside(p.a, p.m, p.k) && lies_inside(p.b, p.k, p.n) && lies_inside(p.d, p.m, p.n),
        "an operand is larger than its tensor");
   rule(!p.bias || (p.bias.dtype() == type && result == type && p.bias.elements() >= p.n),

@@ -45,6 +45,9 @@ struct Product {
   double alpha = 1;
   double beta = 0;  // 0 overwrites D, whatever it holds
   Tensor bias{};    // [n], of the type of A, B and D; added to each row unless empty
+  // D is known to be symmetric, as A A^T + beta D is for such a D: m = n. The CPU computes only
+  // elements up to the diagonal, from those of the old D, and copies them. That changes no bit.
+  bool is_symmetric = false;
   Epilogue epilogue = Epilogue::kNone;
   Tensor gelu_input{};  // [m, n], of D's type; for an epilogue neither it nor D has gaps
 
