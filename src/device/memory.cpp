@@ -63,7 +63,8 @@ class Source {
   }
 };
 
-// Only builds with CUDA make this and Gpu.
+// Only builds with CUDA make this and Gpu. The system takes the pages from the NUMA node of the
+// thread that allocates them, and launch/rank.sh has bound it next to its GPU.
 class PinnedHost final : public Source {
  public:
   std::string_view name() const override { return "page-locked host"; }
