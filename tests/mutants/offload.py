@@ -33,6 +33,8 @@ MUTANTS = [
     Mutant("the host writes where a block's inputs are read", STACK, "host_(host.scratch()),", "host_(host),", SCHEDULES),
     Mutant("an update of one shard does not know that it is to be skipped", "optim/flat_optimizer.cuh",
            "if (shared_by_all.apply != 0) {\n    update_chunk", "if (true) {\n    update_chunk", ["optim.adamw AdamW.UpdatesOneShard"]),
+    Mutant("each rank of a host counts on all of its memory", "src/estimate/memory_check.cpp", "available_host_memory() / ranks_here",
+           "available_host_memory() / std::min(ranks_here, 1)", ["simt.offload Offload.test_a_control_group_leaves_too_little_memory"]),
     Mutant("masters of the host are rounded where they rest", VALUES,
            "if (masters.device() == rounded.device()) {", "if (true) {", ["step.offload_np1"]),
 ]

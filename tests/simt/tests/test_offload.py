@@ -5,7 +5,9 @@
 """
 import json
 import os
+import subprocess
 import sys
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "program"))
 import tandem_program  # noqa: E402
@@ -77,6 +79,29 @@ class Offload(Workspace):
         self.assert_one_line(said, "out of page-locked host memory: .* held: .* use fewer ranks on this host, or train.offload = none")
         said = self.train("cpu", *GPT, "--run.device", "cpu", *ON, "--train.steps", "1").stdout
         self.assertIn("train.offload changes nothing on a CPU", said)
+
+    def test_a_control_group_leaves_too_little_memory(self):
+        """A group of either version that leaves 256 MiB to two ranks. A GPT of 14.2 M parameters has 12 bytes of each on the host."""
+        group, script = self.path("cgroup"), self.path("in_group")
+        os.makedirs(os.path.join(group, "memory"))
+        for name, number in [("memory.max", 256 << 20), ("memory.current", 0),
+                             ("memory/memory.limit_in_bytes", 256 << 20), ("memory/memory.usage_in_bytes", 0)]:
+            with open(os.path.join(group, name), "w") as file:
+                file.write(str(number))
+        with open(script, "w") as file:
+            file.write(f'#!/bin/sh\nexec unshare --mount sh -c \'mount --bind "{group}" /sys/fs/cgroup && exec "$@"\' '
+                       f'sh "{tandem_program.TANDEM}" "$@"\n')
+        os.chmod(script, 0o755)
+        if subprocess.run([script, "--help"], capture_output=True).returncode != 0:
+            self.skipTest("mounts are not allowed here")
+        large = ["--model.width", "512", "--model.layers", "4", "--model.vocab", "3000", "--train.precision", "bf16"]
+        with mock.patch.object(tandem_program, "TANDEM", script):
+            refused, begun = [self.train("large", *GPT, *CUDA, *ON, *large, "--checkpoint.async", "false", "--dist.zero", zero, ranks=2,
+                                         code=code, environment={"TANDEM_SIMT_PINNED": "1"})
+                              for zero, code in [(0, CONFIG), (1, OUT_OF_MEMORY)]]
+        self.assert_one_line(refused, "train.offload = optimizer needs 162.4 MiB of the host's memory for this rank, and there are "
+                                      "128.0 MiB; dist.zero = 1 fits")
+        self.assertIn("out of page-locked host memory", begun.stderr)
 
 
 if __name__ == "__main__":
