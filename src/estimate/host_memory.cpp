@@ -1,5 +1,7 @@
 #include "src/estimate/host_memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -86,6 +88,15 @@ int64_t available_host_memory(const std::string& root) {
     }
   }
   return left;
+}
+
+int64_t available_address_space() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return INT64_MAX;
+  }
+  const int64_t taken = number_of("/proc/self/status", "VmSize:").value_or(0) << 10;
+  return std::max<int64_t>(static_cast<int64_t>(limit.rlim_cur) - taken, 0);
 }
 
 }  // namespace tandem

@@ -11,4 +11,7 @@ namespace tandem {
 // INT64_MAX where the system does not say. `root`: what stands before /proc and /sys, for tests.
 int64_t available_host_memory(const std::string& root = "");
 
+// Bytes of address space that RLIMIT_AS leaves to this process; INT64_MAX without a limit.
+int64_t available_address_space();
+
 }  // namespace tandem

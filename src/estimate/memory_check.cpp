@@ -27,7 +27,8 @@ std::string stage_that_fits(Config config, const DatasetInfo& data, const Job& j
 
 AvailableMemory available_memory(Device device, int ranks_here) {
   AvailableMemory available;
-  available.device = available.host = available_host_memory() / ranks_here;
+  available.device = available.host =
+      std::min(available_host_memory() / ranks_here, available_address_space());
   if constexpr (kHasCuda) {
     if (device == Device::kCuda) {
       available.device = cuda::device_bytes().free;

@@ -11,7 +11,9 @@ namespace tandem {
 // Bytes for one of `ranks_here` ranks.
 struct AvailableMemory {
   int64_t device = 0;  // CPU: as `host`. GPU: what no process has taken
-  int64_t host = 0;    // what is available on the host, divided by the ranks
+  // What is available on the host, divided by the ranks, within this process's limit (ulimit -v).
+  // CUDA's page-locked memory does not count towards ulimit -l.
+  int64_t host = 0;
 };
 AvailableMemory available_memory(Device device, int ranks_here);
 

@@ -1,3 +1,6 @@
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include "src/device/dispatch.h"
 #include "src/estimate/estimate.h"
 #include "src/estimate/host_memory.h"
@@ -58,6 +61,21 @@ TEST(HostMemory, ControlGroupsLimitIt) {
                  "inactive_file " + cache + "\nactive_file " + active + "\n");
     EXPECT_EQ(available_host_memory(second.path()), 2 * kMiB) << above;
   }
+}
+
+TEST(HostMemory, AddressSpaceIsWhatTheLimitLeaves) {
+  EXPECT_EQ(available_address_space(), INT64_MAX);
+  const rlimit limit{.rlim_cur = rlim_t{1} << 44, .rlim_max = RLIM_INFINITY};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  const int64_t before = available_address_space();
+  void* taken = mmap(nullptr, kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_EQ(before - available_address_space(), kMiB);
+  EXPECT_LT(before, int64_t{1} << 44);
+  EXPECT_EQ(available_memory(Device::kCpu, 1).host,
+            std::min(available_host_memory(), before - kMiB));
+  munmap(taken, kMiB);
+  const rlimit none{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
 }
 
 struct Case {
