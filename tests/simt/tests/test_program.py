@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "program"))
@@ -92,6 +93,20 @@ class Emulated(Workspace):
         whole = self.curve("constant", "llama", *CUDA, *fp16, "--optim.schedule", "constant", ranks=2)
         self.assertEqual(whole, parts)
         self.assertEqual([line["loss_scale"] for line in metrics(self.run_folder("parts")) if "loss" in line], [65536] * 4)
+
+    def test_islands_that_send_eight_bits_are_alike_where_they_meet(self):
+        """Otherwise a run would not equal one in which all islands have what the first had saved."""
+        for ranks, settings in [(2, ["--train.precision", "fp16"]), (4, ["--dist.zero", "2", "--dist.gather_dtype", "int8"])]:
+            name, again = f"islands-{ranks}", f"islands-again-{ranks}"
+            def train(name, ranks=ranks, settings=settings):
+                self.curve(name, "gpt", *CUDA, "--dist.islands", "2", "--dist.sync_every", "2", "--dist.sync_delay", "1", "--dist.wire_dtype",
+                           "int8", *settings, "--train.steps", "8", "--train.eval_every", "8", "--checkpoint.every_steps", "4", ranks=ranks)
+            train(name)
+            self.assertEqual([line["step"] for line in metrics(self.run_folder(name)) if line.get("drift")], [3, 4, 7, 8])
+            shutil.copytree(self.run_folder(name), self.run_folder(again))
+            shutil.rmtree(os.path.join(self.run_folder(again), "checkpoints", "step-00000008"))
+            train(again)
+            self.assert_same_bits(name, again)
 
     def test_a_run_goes_on_on_the_other_device(self):
         """A GPU stores more rows than there are tokens."""
