@@ -3,16 +3,10 @@
 #include <algorithm>
 
 #include "comm/sharding/exact/exact_sums.h"
+#include "src/core/mapped.h"
 #include "src/device/profiler_range.h"
 
 namespace tandem {
-
-namespace {
-
-// Reductions in flight before we wait for the oldest, which frees its memory.
-constexpr size_t kInFlight = 1;
-
-}  // namespace
 
 GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Stream& stream,
                            Memory& memory, const StoreOptions& options)
@@ -27,10 +21,7 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
   const auto count = [&](int64_t bucket) {
     return layout_.bucket(bucket).frozen ? 0 : layout_.place(bucket).gradients().count();
   };
-  int64_t all = 0;
-  for (int64_t i = 0; i < layout_.buckets(); ++i) {
-    all += count(i);
-  }
+  const int64_t all = sum_of(std::views::iota(int64_t{0}, layout_.buckets()), count);
   Carver gradients(memory, all, DType::kF32, MemoryClass::kGradients);
   Carver sums(memory, sums_are_apart() ? all : 0, rule_->dtype(), MemoryClass::kGradients);
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
@@ -187,29 +178,27 @@ void GradientSync::reduce(int64_t bucket) {
   while (rule_->messages_need_memory() && in_flight_.size() > kInFlight) {
     finish_oldest();
   }
-  memory.message = rule_->message(bucket, is_sharded ? memory.leaf : memory.gradients,
-                                  is_sharded ? Tensor() : memory.sums, memory.written);
+  const SumRule::Message message =
+      rule_->message(bucket, is_sharded ? memory.leaf : memory.gradients,
+                     is_sharded ? Tensor() : memory.sums, memory.written);
   memory.written = memory.written || !is_sharded;
   if (last_micro_step_ || is_sharded) {
-    send(bucket);
-  } else {
-    memory.message = {};
+    send(bucket, message);
   }
 }
 
-void GradientSync::send(int64_t bucket) {
+void GradientSync::send(int64_t bucket, const SumRule::Message& message) {
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
   const Group& group = layout_.group(bucket);
   if (group.size() > 1) {
-    const SumRule::Message& message = memory.message;
-    const Tensor to =
-        place.shards_state() ? slice_of(message.sum, place.whole.begin, place.part) : message.sum;
+    const Tensor to = slice_of(message.sum, place.whole.begin, place.state());
     group.stream().wait(stream_.record());
     redistribute(group, {Placement::kPartial, message.addend}, {place.rests.state, to},
                  message.eight_bits);
     memory.message_there = group.stream().record();
   }
+  memory.message = message;
   in_flight_.push_back(bucket);
   if (!options_.overlap && place.shards_gradients()) {
     finish_oldest();

@@ -91,7 +91,7 @@ class GradientSync final : public Gate {
   void add_shared();
   void become_ready(int64_t bucket);
   void reduce(int64_t bucket);
-  void send(int64_t bucket);
+  void send(int64_t bucket, const SumRule::Message& message);
   void finish_oldest();
 
   const ModelLayout& layout_;
@@ -104,7 +104,9 @@ class GradientSync final : public Gate {
 
   State state_ = State::kIdle;
   LaunchOrder launch_order_{[this](int64_t bucket) { reduce(bucket); }};
-  std::deque<int64_t> in_flight_;  // buckets whose messages are in flight
+  // Buckets whose messages are in flight. With more we wait for the oldest, which frees its memory.
+  static constexpr size_t kInFlight = 1;
+  std::deque<int64_t> in_flight_;
   bool last_micro_step_ = false;
   std::vector<bool> used_;  // by ParamId: got a gradient in this step
 };
