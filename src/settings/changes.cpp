@@ -26,16 +26,17 @@ std::vector<Assignment> all_of(const Config& config) {
 
 std::string shown(const std::string& value) { return value.empty() ? "\"\"" : value; }
 
-// The sizes that follow from others where their setting is 0, by setting; empty for other models,
-// and if sizes do not fit together.
-std::map<std::string, int64_t> derived_sizes(const Config& config) {
+// The sizes that follow from others or from the dataset where their setting is 0, by setting; empty
+// for other models, and if sizes do not fit together.
+std::map<std::string, int64_t> derived_sizes(const Config& config, int64_t vocab) {
   std::optional<TransformerConfig> sizes = config.model->transformer();
-  if (!sizes || !sizes->problems().empty()) {
+  if (!sizes || vocab == 0 || !sizes->problems().empty()) {
     return {};
   }
-  sizes->vocab = std::max<int64_t>(1, sizes->vocab);  // the dataset knows it
+  sizes->vocab = sizes->vocab > 0 ? sizes->vocab : vocab;
   const TransformerConfig all = resolved(*sizes);
-  return {{"model.ffn_width", all.ffn_width},
+  return {{"model.vocab", all.vocab},
+          {"model.ffn_width", all.ffn_width},
           {"model.positions", all.positions},
           {"model.kv_heads", all.kv_heads},
           {"model.head_width", all.head_width}};
@@ -43,9 +44,9 @@ std::map<std::string, int64_t> derived_sizes(const Config& config) {
 
 // Calls visit(before, after) for each setting that both read and that means something else.
 template <class F>
-void for_each_change(const Config& then, const Config& now, F visit) {
+void for_each_change(const Config& then, const Config& now, int64_t vocab, F visit) {
   const std::vector<Assignment> after = all_of(now);
-  const std::map<std::string, int64_t> old_sizes = derived_sizes(then), sizes = derived_sizes(now);
+  const auto old_sizes = derived_sizes(then, vocab), sizes = derived_sizes(now, vocab);
   const auto is_derived_alike = [&](const std::string& key) {
     return old_sizes.contains(key) && sizes.contains(key) && old_sizes.at(key) == sizes.at(key);
   };
@@ -68,10 +69,10 @@ std::vector<std::string> fixed_keys() {
   return keys;
 }
 
-std::string changed_settings(const Config& then, const Config& now,
+std::string changed_settings(const Config& then, const Config& now, int64_t vocab,
                              const std::vector<std::string>& except) {
   std::string changes;
-  for_each_change(then, now, [&](const Assignment& before, const Assignment& after) {
+  for_each_change(then, now, vocab, [&](const Assignment& before, const Assignment& after) {
     if ((is_fixed(before.key) || changes_state(now, before, after)) &&
         std::ranges::count(except, before.key) == 0) {
       changes += str("\n  was ", before.key, " = ", before.value, ", now ", after.value);
@@ -80,9 +81,9 @@ std::string changed_settings(const Config& then, const Config& now,
   return changes;
 }
 
-std::vector<std::string> all_changes(const Config& then, const Config& now) {
+std::vector<std::string> all_changes(const Config& then, const Config& now, int64_t vocab) {
   std::vector<std::string> changes;
-  for_each_change(then, now, [&](const Assignment& before, const Assignment& after) {
+  for_each_change(then, now, vocab, [&](const Assignment& before, const Assignment& after) {
     changes.push_back(str(before.key, " ", shown(before.value), " -> ", shown(after.value)));
   });
   return changes;

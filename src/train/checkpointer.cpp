@@ -24,8 +24,8 @@ namespace {
 
 // Another model may have the same shapes: 4 heads instead of 2, or more layers.
 void require_same_settings(const std::string& checkpoint, const Config& then, const Config& now,
-                           const std::vector<std::string>& except = {}) {
-  if (const std::string changes = changed_settings(then, now, except); !changes.empty()) {
+                           int64_t vocab, const std::vector<std::string>& except = {}) {
+  if (const std::string changes = changed_settings(then, now, vocab, except); !changes.empty()) {
     fail(ExitCode::kConfig,
          str(checkpoint, " was written with other settings; set these as they were:", changes));
   }
@@ -183,11 +183,12 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
   agree(job_, [&] {
     const Manifest& written = source->reader().manifest();
     const Config then = config_of(source->reader());
-    require_same_settings(checkpoint, then, config_);
+    const int64_t vocab = dataset_.info().vocab_size;
+    require_same_settings(checkpoint, then, config_, vocab);
     require_tensors(*source, slabs);
     state = RunState::read(written);
     require_same_data(checkpoint, written, manifest(state), dataset_.info());
-    start.changes = all_changes(then, config_);
+    start.changes = all_changes(then, config_, vocab);
     if (written.format_version < Manifest::kFormatVersion && then.dist.reduce == Reduce::kExact &&
         std::ranges::any_of(parameters_of(model_), &Parameter::shared)) {
       start.changes.push_back("last bits of exact sums of the tied weight, since format 2");
@@ -225,15 +226,16 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     if (then.model.lora.rank == 0) {
       std::erase_if(slabs, [](const Slab& slab) { return is_adapter(slab.name); });
       then.model.lora = config_.model.lora;
+    const int64_t vocab = dataset_.info().vocab_size;
     } else {
       Config same = config_;
       same.model.lora = then.model.lora;
-      require_same_settings(checkpoint, same, config_);
+      require_same_settings(checkpoint, same, config_, vocab);
     }
     require_tensors(*weights, slabs);
     require_same_vocabulary(checkpoint, dataset_.info().path);
     // Where these three matter, shapes differ as well.
-    require_same_settings(checkpoint, then, config_,
+    require_same_settings(checkpoint, then, config_, vocab,
                           {"model.context", "model.positions", "model.vocab"});
     tandem::load(stream_, *weights, slabs);
   });

@@ -26,7 +26,7 @@ Trainer::Trainer(const Config& config, World& world)
   open_data(world.local_rank() == 0);
   on_root(job(), [&] {
     directory_.lock();
-    directory_.prepare(config_, machine_.device());
+    directory_.prepare(config_, machine_.device(), dataset_->info().vocab_size);
     return std::string();
   });
   // Rank 0 knows what auto means.

@@ -70,7 +70,7 @@ void RunDirectory::require_in_place() const {
   }
 }
 
-void RunDirectory::prepare(Config& config, Device device) const {
+void RunDirectory::prepare(Config& config, Device device, int64_t vocab) const {
   if (std::filesystem::is_symlink(checkpoints())) {
     fail_data(checkpoints(), ": a symbolic link: what is removed there may be another run's; make ",
               "it a folder, or choose run.dir on the other disk");
@@ -79,7 +79,7 @@ void RunDirectory::prepare(Config& config, Device device) const {
   const std::string config_path = path_ + "/config.cfg";
   const bool is_new = !std::filesystem::exists(metrics());
   if (const auto before = is_new ? std::nullopt : settings_before(config_path, checkpoints())) {
-    if (const std::string changes = changed_settings(*before, config); !changes.empty()) {
+    if (const std::string changes = changed_settings(*before, config, vocab); !changes.empty()) {
       fail(ExitCode::kConfig, "run ", config.run.name,
            " was started with other settings; choose another run.name, or remove ", path_, ":",
            changes);

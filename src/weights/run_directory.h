@@ -46,8 +46,8 @@ class RunDirectory {
   // same name must have had the same model, data and seed; if its config.cfg is lost, the newest
   // checkpoint says what it had. Errors: kData if the folder cannot be written, kConfig with the
   // settings that differ. Sets a dist.bucket_mb of auto to that of the start before, or to what it
-  // means on `device`.
-  void prepare(Config& config, Device device) const;
+  // means on `device`. vocab: as in changed_settings.
+  void prepare(Config& config, Device device, int64_t vocab) const;
   // Collective, after lock(). Every rank writes its part of a checkpoint here. Throws
   // AgreedError(kData), with the names of the hosts, if a rank does not see a file that rank 0 has
   // just written. Network file systems may be slow, so a rank looks for `patience`.

@@ -54,6 +54,16 @@ class Resuming(Life):
         self.assert_same_bits("planned", "extended")
         self.assertGreater(self.lines("extended", "lr")[749]["lr"], falling["lr"])
 
+    def test_a_zero_is_the_size_that_it_stands_for(self):
+        self.train("sizes", "--train.steps", "2")
+        size = re.search(r"(\d+) tokens in the vocabulary", self.check(run("inspect", self.text)).stdout).group(1)
+        shown = self.train("sizes", "--train.steps", "3", "--model.vocab", size, "--model.ffn_width", "128")
+        self.assertIn("changed     train.steps 2 -> 3\n", shown.stdout)
+        self.assertNotIn("model.vocab", self.train("sizes", "--train.steps", "4").stdout)
+        more = int(size) + 1
+        refused = self.train("sizes", "--model.vocab", more, code=CONFIG)
+        self.assertEqual(re.findall("^  (was .*)$", refused.stderr, re.MULTILINE), [f"was model.vocab = 0, now {more}"])
+
     def test_another_optimizer_or_batch_is_refused(self):
         self.small("fixed", "--train.steps", "5")
         for settings, said in [(["--optim.kind", "sgd"], "was optim.kind = adamw, now sgd"),

@@ -245,13 +245,15 @@ TEST(Config, NcclNeedsAGpu) {
   EXPECT_TRUE(contains(problems_of(config, 1), "dist.backend = nccl"));
 }
 
+constexpr int64_t kVocab = 65;  // of the dataset
+
 TEST(Config, FixedSettingsAreModelDataAndSeed) {
   Config a = valid(), b = valid();
   b.optim.lr = 7;
   b.train.steps = 9;
-  EXPECT_EQ(changed_settings(a, b), "");
+  EXPECT_EQ(changed_settings(a, b, kVocab), "");
   set(b, "model.width", "256");
-  EXPECT_NE(changed_settings(a, b), "");
+  EXPECT_NE(changed_settings(a, b, kVocab), "");
 }
 
 TEST(Config, AZeroIsTheSizeThatItStandsFor) {
@@ -264,16 +266,18 @@ TEST(Config, AZeroIsTheSizeThatItStandsFor) {
   set(sizes, "model.ffn_width", "352");  // 8/3 of 128, rounded up to a multiple of 32
   set(sizes, "model.kv_heads", "4");
   set(sizes, "model.head_width", "32");
-  EXPECT_EQ(changed_settings(zeros, sizes), "");
-  EXPECT_TRUE(all_changes(sizes, zeros).empty());
+  set(sizes, "model.vocab", "65");
+  EXPECT_EQ(changed_settings(zeros, sizes, kVocab), "");
+  EXPECT_TRUE(all_changes(sizes, zeros, kVocab).empty());
+  EXPECT_EQ(changed_settings(zeros, sizes, 64), "\n  was model.vocab = 0, now 65");
   set(sizes, "model.ffn_width", "384");
-  EXPECT_EQ(changed_settings(zeros, sizes), "\n  was model.ffn_width = 0, now 384");
+  EXPECT_EQ(changed_settings(zeros, sizes, kVocab), "\n  was model.ffn_width = 0, now 384");
   set(zeros, "model.width", "64");
-  EXPECT_EQ(changed_settings(sizes, zeros),
+  EXPECT_EQ(changed_settings(sizes, zeros, kVocab),
             "\n  was model.width = 128, now 64\n  was model.ffn_width = 384, now 0"
             "\n  was model.head_width = 32, now 0");
   set(zeros, "model.heads", "3");  // does not divide the width
-  EXPECT_NE(changed_settings(sizes, zeros), "");
+  EXPECT_NE(changed_settings(sizes, zeros, kVocab), "");
 }
 
 TEST(Config, FixedSettingsAreNamed) {
@@ -289,7 +293,7 @@ TEST(Config, FixedSettingsAreNamed) {
   Config a = valid(), b = valid();
   set(b, "optim.kind", "sgd");
   b.train.global_batch = 24;
-  EXPECT_EQ(changed_settings(a, b),
+  EXPECT_EQ(changed_settings(a, b, kVocab),
             "\n  was train.global_batch = 12, now 24\n  was optim.kind = adamw, now sgd");
 }
 
@@ -310,11 +314,11 @@ TEST(Config, EachNodeIsAnIsland) {
 
 TEST(Config, AllChangesAreListed) {
   Config a = valid(), b = valid();
-  EXPECT_TRUE(all_changes(a, b).empty());
+  EXPECT_TRUE(all_changes(a, b, kVocab).empty());
   b.model.freeze = "wpe";
   b.optim.lr = 5e-4;
   b.log.progress = ProgressMode::kNone;
-  EXPECT_EQ(all_changes(a, b),
+  EXPECT_EQ(all_changes(a, b, kVocab),
             (std::vector<std::string>{"model.freeze \"\" -> wpe", "optim.lr 0.001 -> 5e-04",
                                       "log.progress auto -> none"}));
 }

@@ -117,10 +117,10 @@ TEST(Kinds, WhatOlderProgramsWroteIsRead) {
   Config now;
   set(now, "model.kind", "mlp");
   set(now, "model.layers", "7");
-  EXPECT_EQ(changed_settings(then, now), "");
+  EXPECT_EQ(changed_settings(then, now, 0), "");
   set(now, "model.width", "64");
-  EXPECT_EQ(changed_settings(then, now), "\n  was model.width = 128, now 64");
-  EXPECT_EQ(changed_settings(then, now, {"model.width"}), "");
+  EXPECT_EQ(changed_settings(then, now, 0), "\n  was model.width = 128, now 64");
+  EXPECT_EQ(changed_settings(then, now, 0, {"model.width"}), "");
   for (const char* wrong : {"[model]\nwidht = 3\n", "[model]\nkind = mlp\nwidth = 0\n"}) {
     EXPECT_THROW(config_from_text(wrong, "manifest"), Error) << wrong;
   }
