@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/device/profiler_range.h"
 #include "src/device/ranks/agreement.h"
@@ -174,10 +175,9 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
   std::vector<Slab> slabs = weights_here(training_.store().values, model_);
   std::ranges::move(state_here(training_.store().shards, training_.optimizer()),
                     std::back_inserter(slabs));
-  const auto is_outer = [](const auto& tensor) {
-    return tensor.name.starts_with("optim/outer_m/");
-  };
-  if (std::ranges::none_of(source->reader().tensors(), is_outer)) {
+  std::vector<CheckpointReader::Entry> tensors = source->reader().tensors();
+  const auto is_outer = [](const auto& each) { return each.name.starts_with("optim/outer_m/"); };
+  if (std::erase_if(tensors, is_outer) == 0) {
     std::erase_if(slabs, is_outer);  // of one island; several go on without momentum
   }
   agree(job_, [&] {
@@ -199,10 +199,13 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
     }
   });
   const auto load_all = [&] {
-    tandem::load(stream_, *source, slabs);
-    load_exponents(state.exponents, training_);
+    require_known_slots(job_, checkpoint, mapped(tensors, &CheckpointReader::Entry::name), slabs);
+    agree(job_, [&] {
+      tandem::load(stream_, *source, slabs);
+      load_exponents(state.exponents, training_);
+    });
   };
-  if (!is_whole([&] { agree(job_, load_all); })) {
+  if (!is_whole(load_all)) {
     return false;
   }
   if (!config_.is_self_contained()) {
@@ -223,10 +226,10 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     Config then = config_;
     then.model = config_of(checkpoint).model;
     then.model.freeze = config_.model.freeze;
+    const int64_t vocab = dataset_.info().vocab_size;
     if (then.model.lora.rank == 0) {
       std::erase_if(slabs, [](const Slab& slab) { return is_adapter(slab.name); });
       then.model.lora = config_.model.lora;
-    const int64_t vocab = dataset_.info().vocab_size;
     } else {
       Config same = config_;
       same.model.lora = then.model.lora;

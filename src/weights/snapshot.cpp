@@ -5,7 +5,9 @@
 #include <optional>
 
 #include "src/core/mapped.h"
+#include "src/core/visible_text.h"
 #include "src/device/copy.h"
+#include "src/device/ranks/agreement.h"
 #include "src/kernels/convert.h"
 
 namespace tandem {
@@ -169,6 +171,22 @@ std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer
 void require_tensors(const TensorSource& source, const std::vector<Slab>& slabs) {
   for (const Slab& slab : slabs) {
     source.require_tensor(slab.name, slab.slice.whole());
+  }
+}
+
+void require_known_slots(Control& control, const std::string& checkpoint,
+                         const std::vector<std::string>& tensors, const std::vector<Slab>& slabs) {
+  const auto slot_of = [](const std::string& name) { return name.substr(0, name.rfind('/')); };
+  std::set<std::string> here;
+  for (const Slab& slab : slabs) {
+    here.insert(slot_of(slab.name));
+  }
+  const std::vector<double> ranks = control.sum(mapped(
+      tensors, [&](const std::string& name) { return here.contains(slot_of(name)) ? 1.0 : 0.0; }));
+  if (const auto unknown = std::ranges::find(ranks, 0); unknown != ranks.end()) {
+    throw AgreedError(ExitCode::kData, checkpoint, ": has a tensor ",
+                      visible(tensors[static_cast<size_t>(unknown - ranks.begin())]),
+                      ", which this optimizer has not: it was written by another one");
   }
 }
 

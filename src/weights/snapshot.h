@@ -10,6 +10,7 @@
 #include "comm/sharding/param_store.h"
 #include "layers/models/model.h"
 #include "optim/optimizer.h"
+#include "src/device/ranks/control.h"
 #include "src/device/slab.h"
 #include "src/step/training_step.h"
 
@@ -58,6 +59,9 @@ std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer
 
 // Error kData if a tensor is missing or has another shape: the checkpoint is of another model.
 void require_tensors(const TensorSource& source, const std::vector<Slab>& slabs);
+// Collective. AgreedError(kData) for a tensor of a slot, such as "optim/m", that no rank loads.
+void require_known_slots(Control& control, const std::string& checkpoint,
+                         const std::vector<std::string>& tensors, const std::vector<Slab>& slabs);
 // Fills the slabs. Error kData for a damaged piece.
 void load(Stream& stream, const TensorSource& source, const std::vector<Slab>& slabs);
 

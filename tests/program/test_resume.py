@@ -162,6 +162,13 @@ class Manifests(Life):
         result = self.check(run("inspect", os.path.dirname(path)), DATA)
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
+    def test_state_of_another_optimizer_is_refused(self):
+        self.small("stated", "--train.steps", "4", "--checkpoint.every_steps", "2", "--checkpoint.keep", "2")
+        self.rewrite("stated", 4, lambda manifest: manifest.update(config=manifest["config"].replace("kind = adamw", "kind = lion")))
+        for ranks in [None, 2]:
+            result = self.small("lion", "--optim.kind", "lion", "--checkpoint.resume", self.checkpoint("stated", 4), ranks=ranks, code=DATA)
+            self.assert_one_line(result, r"stated/checkpoints/step-00000004: has a tensor optim/v/\S+, which this optimizer has not")
+
     def test_a_setting_that_is_no_more_is_named(self):
         self.small("plans", "--train.steps", "5")
         config = Path(self.run_folder("plans"), "config.cfg")
