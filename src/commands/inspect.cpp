@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 
 #include "src/commands/commands.h"
 #include "src/commands/inspect_flight.h"
@@ -11,9 +12,7 @@
 #include "src/core/visible_text.h"
 #include "src/data/dataset.h"
 #include "src/data/token_dataset.h"
-#include "src/device/memory.h"
 #include "src/io/checkpoint/checkpoint.h"
-#include "src/io/content_hash.h"
 #include "src/report/console.h"
 #include "src/report/run_facts.h"
 #include "src/report/run_report.h"
@@ -21,6 +20,7 @@
 #include "src/report/trace/trace_account.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
+#include "src/weights/piece_source.h"
 #include "src/weights/run_directory.h"
 #include "src/weights/stored_weights.h"
 
@@ -96,22 +96,11 @@ void refuse(const std::string& path, const char* is,
   }
 }
 
-// The hash of the whole tensor, which does not depend on how many ranks wrote it.
-std::string content_hash_of(const TensorSource& source, const std::string& name,
-                            const Shape& shape) {
-  const int64_t elements = shape.elements();
-  Memory host(Device::kCpu);
-  const Tensor data = Tensor::empty(host, {elements}, DType::kF32, MemoryClass::kData);
-  source.read({name, shape, 0, data});
-  return hash_of(data.raw(), elements * size_of(DType::kF32)).hex();
-}
-
 // Names and shapes, and with `verify` hashes.
 template <class Entries>
 void list_tensors(const TensorSource& source, const Entries& tensors, bool verify) {
   for (const auto& tensor : tensors) {
-    const std::string hash =
-        verify ? "  " + content_hash_of(source, tensor.name, tensor.shape) : "";
+    const std::string hash = verify ? "  " + hash_of_tensor(source, tensor.name, tensor.shape) : "";
     show("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(), hash.c_str());
   }
 }
@@ -144,17 +133,33 @@ void inspect_hugging_face(const std::string& folder, const Request& request) {
   }
 }
 
-// Error kData if the folder that a checkpoint refers to holds no weights.
-void require_base(const std::string& checkpoint, const Manifest::Base& base) {
+// Error kData if the folder that a checkpoint refers to does not hold the weights that it held.
+void require_base(const std::string& checkpoint, const Manifest::Base& base, Control& control) {
+  const auto hash_in = [&](const auto& reader) {
+    std::map<std::string, Shape> tensors;
+    for (const auto& tensor : reader.tensors()) {
+      if (std::ranges::count(base.tensors, tensor.name) > 0) {
+        tensors[tensor.name] = tensor.shape;
+      }
+    }
+    return hash_of_tensors(control, reader, tensors);
+  };
   try {
-    resolve_checkpoint(base.path);
-  } catch (const Error&) {
-    fail_data(checkpoint, " refers to weights in ", visible(base.path), ", where none are; put ",
-              "them back, or say where they are when they are read (checkpoint.base, --base)");
+    const std::string folder = resolve_checkpoint(base.path);
+    if (is_hugging_face(folder)) {
+      require_hash(base, hash_in(HuggingFaceReader(folder)));
+    } else if (const CheckpointReader reader(folder);
+               reader.manifest().format_version == Manifest::kFormatVersion) {
+      require_hash(base, hash_in(reader));
+    } else {
+      complain(folder + ": its format has stacked parameters, which are compared when it is read");
+    }
+  } catch (const Error& error) {
+    fail_base(checkpoint, base.path, error.what());
   }
 }
 
-void inspect_checkpoint(const std::string& folder, const Request& request) {
+void inspect_checkpoint(const std::string& folder, const Request& request, Control& control) {
   const CheckpointReader reader(folder);
   const Manifest& manifest = reader.manifest();
   const Config config = config_of(reader);
@@ -183,7 +188,7 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
   }
   for (const Manifest::Base& base : manifest.bases) {
     if (request.verify) {
-      require_base(folder, base);
+      require_base(folder, base, control);
     }
   }
 }
@@ -228,7 +233,7 @@ void inspect_trace(const std::string& folder, bool as_json) {
   show("%s\n", (as_json ? json_of(account) : text_of(account)).c_str());
 }
 
-void inspect_run(const std::string& path, const Request& request) {
+void inspect_run(const std::string& path, const Request& request, Control& control) {
   const RunDirectory directory(path);
   if (request.flight || request.trace) {
     const bool others =
@@ -250,7 +255,7 @@ void inspect_run(const std::string& path, const Request& request) {
   if (list_checkpoints(directory.checkpoints()).empty()) {
     show("checkpoint  none yet in %s\n", path.c_str());
   } else {
-    inspect_checkpoint(resolve_checkpoint(path), request);
+    inspect_checkpoint(resolve_checkpoint(path), request, control);
   }
   if (request.ranks) {
     show("\n%s\n", describe_run(directory).c_str());
@@ -296,13 +301,13 @@ void print_table(const std::vector<RunFacts>& runs) {
   show("\nbest: least validation loss, or training loss where nothing was validated\n");
 }
 
-void inspect_folder(const std::string& path, const Request& request) {
+void inspect_folder(const std::string& path, const Request& request, Control& control) {
   if (is_hugging_face(path)) {
     inspect_hugging_face(path, request);
     return;
   }
   if (is_run(path)) {
-    inspect_run(path, request);
+    inspect_run(path, request, control);
     return;
   }
   const std::vector<RunFacts> runs = runs_in(path);
@@ -315,7 +320,7 @@ void inspect_folder(const std::string& path, const Request& request) {
           {!runs.empty() && request.tensors, "--tensors"},
           {!runs.empty() && request.verify, "--verify"}});
   if (runs.empty()) {
-    inspect_checkpoint(resolve_checkpoint(path), request);
+    inspect_checkpoint(resolve_checkpoint(path), request, control);
   } else if (request.json) {
     show("[%s]\n", joined(mapped(runs, &RunFacts::json), ",\n ").c_str());
   } else {
@@ -348,7 +353,7 @@ ExitCode inspect_command(const Words& words, World& world) {
   if (request.help) {
     std::fputs(options.help().c_str(), stdout);
   } else if (std::filesystem::is_directory(line.positional[0])) {
-    inspect_folder(line.positional[0], request);
+    inspect_folder(line.positional[0], request, world.control());
   } else {
     refuse(line.positional[0], "a file",
            {{request.tensors, "--tensors"},

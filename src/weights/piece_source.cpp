@@ -144,11 +144,7 @@ std::unique_ptr<TensorSource> open_base(Control& control, const std::string& pla
   } else {
     source = std::make_unique<PieceSource>(open_checkpoint(control, folder, model));
   }
-  const std::string hash = hash_of_tensors(control, *source, base.tensors, model);
-  if (hash != base.hash) {
-    throw AgreedError(ExitCode::kData, "its ", base.tensors.size(), " tensors had the hash ",
-                      visible(base.hash), " and have ", hash);
-  }
+  require_hash(base, hash_of_tensors(control, *source, base.tensors, model));
   base.path = std::filesystem::absolute(folder).lexically_normal();
   return source;
 }
@@ -157,6 +153,13 @@ std::unique_ptr<TensorSource> open_base(Control& control, const std::string& pla
 
 std::vector<std::string> places_of(const Manifest::Base& base, const std::string& moved_to) {
   return moved_to.empty() ? std::vector{base.path} : std::vector{moved_to, base.path};
+}
+
+void require_hash(const Manifest::Base& base, const std::string& hash) {
+  if (hash != base.hash) {
+    throw AgreedError(ExitCode::kData, "its ", base.tensors.size(), " tensors had the hash ",
+                      visible(base.hash), " and have ", hash);
+  }
 }
 
 void fail_base(const std::string& checkpoint, const std::string& folder, const std::string& wrong) {
@@ -204,28 +207,23 @@ std::vector<Manifest::Base> bases_in(Control& control, const TensorSource& weigh
   return bases;
 }
 
+std::string hash_of_tensor(const TensorSource& source, const std::string& name,
+                           const Shape& shape) {
+  Memory host(Device::kCpu);
+  const Tensor data = Tensor::empty(host, {shape.elements()}, DType::kF32, MemoryClass::kData);
+  source.read({name, shape, 0, data});
+  return hash_of(data.raw(), data.bytes()).hex();
+}
+
 std::string hash_of_tensors(Control& control, const TensorSource& source,
-                            const std::vector<std::string>& names, Model& model) {
-  std::set<std::string> left(names.begin(), names.end());
+                            const std::map<std::string, Shape>& tensors) {
   std::string share;
   agree(control, [&] {
-    Memory host(Device::kCpu);
-    for (const Parameter* parameter : parameters_of(model)) {
-      for (const Piece& piece : pieces_of(*parameter)) {
-        const std::string name = "param/" + piece.name;
-        if (left.erase(name) == 0 ||
-            static_cast<int>(left.size()) % control.size() != control.rank()) {
-          continue;
-        }
-        const Slice whole(piece.slice.whole());
-        const Tensor data =
-            Tensor::empty(host, {whole.elements()}, DType::kF32, MemoryClass::kData);
-        source.read({name, whole, 0, data});
-        share += str(name, " ", hash_of(data.raw(), data.bytes()).hex(), "\n");
+    int number = 0;
+    for (const auto& [name, shape] : tensors) {
+      if (number++ % control.size() == control.rank()) {
+        share += str(name, " ", hash_of_tensor(source, name, shape), "\n");
       }
-    }
-    if (!left.empty()) {
-      fail_data("the model has no tensor ", visible(*left.begin()));
     }
   });
   std::set<std::string> lines;
@@ -236,6 +234,26 @@ std::string hash_of_tensors(Control& control, const TensorSource& source,
     }
   }
   return hash_of(std::accumulate(lines.begin(), lines.end(), std::string())).hex();
+}
+
+std::string hash_of_tensors(Control& control, const TensorSource& source,
+                            const std::vector<std::string>& names, Model& model) {
+  std::map<std::string, Shape> all, tensors;
+  for (const Parameter* parameter : parameters_of(model)) {
+    for (const Piece& piece : pieces_of(*parameter)) {
+      all["param/" + piece.name] = piece.slice.whole();
+    }
+  }
+  agree(control, [&] {
+    for (const std::string& name : names) {
+      const auto found = all.find(name);
+      if (found == all.end()) {
+        fail_data("the model has no tensor ", visible(name));
+      }
+      tensors.insert(*found);
+    }
+  });
+  return hash_of_tensors(control, source, tensors);
 }
 
 }  // namespace tandem

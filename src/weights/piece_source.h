@@ -58,6 +58,8 @@ void open_bases(Control& control, PieceSource& source, Model& model, const std::
 
 // Where a base may be. Of several only one may have moved; but one must have, to `moved_to`.
 std::vector<std::string> places_of(const Manifest::Base& base, const std::string& moved_to);
+// AgreedError(kData), with both, unless the tensors of a base have the hash that they had.
+void require_hash(const Manifest::Base& base, const std::string& hash);
 // AgreedError(kData): what a checkpoint refers to in this folder is not what it should be.
 [[noreturn]] void fail_base(const std::string& checkpoint, const std::string& folder,
                             const std::string& wrong);
@@ -66,9 +68,14 @@ std::vector<std::string> places_of(const Manifest::Base& base, const std::string
 // hash_of_tensors().
 std::vector<Manifest::Base> bases_in(Control& control, const TensorSource& weights, Model& model);
 
+// XXH3-128 over the content of a whole tensor, in 32 hex digits, which do not depend on how many
+// ranks wrote it. Error kData if the source has no such tensor.
+std::string hash_of_tensor(const TensorSource& source, const std::string& name, const Shape& shape);
 // Collective. XXH3-128 over the names and the content of these tensors, in 32 hex digits. Each rank
-// reads a share of them. AgreedError(kData) for a name that is no piece of the model, or none of
-// the source.
+// reads a share of them. AgreedError(kData) for a tensor that the source has not.
+std::string hash_of_tensors(Control& control, const TensorSource& source,
+                            const std::map<std::string, Shape>& tensors);
+// Collective. AgreedError(kData), too, for a name that is no piece of the model.
 std::string hash_of_tensors(Control& control, const TensorSource& source,
                             const std::vector<std::string>& names, Model& model);
 

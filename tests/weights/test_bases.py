@@ -95,6 +95,7 @@ class Bases(Workspace):
     def test_a_source_that_refers_elsewhere_is_not_named(self):
         self.referring("child", "teacher", *self.steps)
         self.referring("grandchild", "child", *self.steps, frozen=["--model.freeze", "wte,blocks.*"])
+        self.check(run("inspect", self.run_folder("grandchild"), "--verify"))
         bases = {base["path"]: sorted(base["tensors"]) for base in self.bases("grandchild", 4)}
         teacher, child = self.checkpoint("teacher", 2), self.checkpoint("child", 4)
         self.assertEqual(set(bases), {teacher, child})
@@ -129,7 +130,7 @@ class Bases(Workspace):
         self.check(run("inspect", checkpoint, "--tensors"))
         verified = self.check(run("inspect", checkpoint, "--verify"), DATA)
         self.assertIn("every byte is as it was written", verified.stdout)
-        self.assert_one_line(verified, f"{checkpoint} refers to weights in {there}, where none are; .*checkpoint.base, --base")
+        self.assert_one_line(verified, f"{checkpoint} refers to weights in {there}: .*no checkpoint here.*otherwise --base")
         self.assert_one_line(self.referring("borrower", "lender", "--train.steps", "2", code=DATA),
                              f"{checkpoint} refers to weights in {there}: .*checkpoint.base")
         self.assertEqual(self.exported("borrower", "--base", moved), expected)
@@ -138,8 +139,9 @@ class Bases(Workspace):
         # Other weights in its place.
         self.train("other", "--train.steps", "1", "--run.seed", "9")
         shutil.copytree(self.checkpoint("other", 1), there)
-        self.assert_one_line(self.check(run("eval", checkpoint, "--data", self.text), DATA),
-                             f"{checkpoint} refers to weights in {there}: its 10 tensors had the hash .* and have .*checkpoint.base")
+        for command in [["eval", checkpoint, "--data", self.text], ["inspect", checkpoint, "--verify"]]:
+            self.assert_one_line(self.check(run(*command), DATA),
+                                 f"{checkpoint} refers to weights in {there}: its 10 tensors had the hash .* and have .*checkpoint.base")
 
 
 if __name__ == "__main__":
