@@ -32,13 +32,14 @@ Variable rows(const Variable& x) {
 
 }  // namespace
 
-Mlp::Mlp(const MlpConfig& config)
-    : Classifier(config.classes),
-      widths_(widths_of(config)),
-      head_(Linear::classifier("head", widths_.end()[-2], config.classes,
-                               he_normal(widths_.end()[-2]))) {
-  for (size_t i = 0; i + 2 < widths_.size(); ++i) {
-    layers_.emplace_back(str("layers.", i), widths_[i], widths_[i + 1], he_normal(widths_[i]));
+Mlp::Mlp(const MlpConfig& config) : Mlp(widths_of(config)) {}
+
+Mlp::Mlp(const std::vector<int64_t>& widths)
+    : Classifier(widths.back()),
+      head_(Linear::classifier("head", widths.end()[-2], widths.back(),
+                               he_normal(widths.end()[-2]))) {
+  for (size_t i = 0; i + 2 < widths.size(); ++i) {
+    layers_.emplace_back(str("layers.", i), widths[i], widths[i + 1], he_normal(widths[i]));
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     add({{str("layers.", i), parameters_in(layers_[i])},
@@ -48,14 +49,6 @@ Mlp::Mlp(const MlpConfig& config)
   }
   add({{"head", parameters_in(head_)},
        [this](Context& context, const Flow& x) -> Flow { return {head_(context, rows(x[0]))}; }});
-}
-
-double Mlp::flops_per_sample() const {
-  int64_t weights = 0;
-  for (size_t i = 0; i + 1 < widths_.size(); ++i) {
-    weights += widths_[i] * widths_[i + 1];
-  }
-  return 6.0 * static_cast<double>(weights);
 }
 
 }  // namespace tandem

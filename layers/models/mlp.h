@@ -22,11 +22,12 @@ class Mlp final : public Classifier {
   // Throws Error(kConfig) for sizes that are not positive.
   explicit Mlp(const MlpConfig& config);
 
-  // 6 operations for each weight.
-  double flops_per_sample() const override;
+  double flops_per_sample() const override { return product_flops(parameters_of(*this)); }
 
  private:
-  std::vector<int64_t> widths_;  // of the pixels, of each hidden layer, and of the logits
+  // widths: of the pixels, of each hidden layer, and of the logits
+  explicit Mlp(const std::vector<int64_t>& widths);
+
   std::vector<Linear> layers_;
   Linear head_;
 };

@@ -65,4 +65,18 @@ inline std::vector<Parameter*> parameters_of(const Model& model) {
   return all;
 }
 
+// The operations of the products with these matrices, forward and backward, for each row that they
+// are multiplied with: 6 for each element, or 4 if it is frozen and needs no gradient. Vectors have
+// no products.
+inline double product_flops(std::span<Parameter* const> parameters) {
+  int64_t flops = 0;
+  for (const Parameter* parameter : parameters) {
+    for (const Piece& piece : pieces_of(*parameter)) {
+      const Shape& whole = piece.slice.whole();
+      flops += whole.rank() < 2 ? 0 : (parameter->frozen ? 4 : 6) * whole.elements();
+    }
+  }
+  return static_cast<double>(flops);
+}
+
 }  // namespace tandem

@@ -91,19 +91,18 @@ class ResNet final : public Classifier {
   }
 
   double flops_per_sample() const override {
-    const auto conv = [](int64_t pixels, int64_t in, int64_t out) {
-      return 6.0 * 9.0 * static_cast<double>(pixels * in * out);
+    int64_t height = config_.height, width = config_.width;
+    const auto of_pixels = [&](const Block& block) {
+      return static_cast<double>(height * width) * product_flops(block.parameters);
     };
-    int64_t height = config_.height, width = config_.width, in = kStageChannels[0];
-    double flops = conv(height * width, config_.in_channels, in);
-    for (const auto& block : residuals_) {
-      height = (height + block->stride - 1) / block->stride;
-      width = (width + block->stride - 1) / block->stride;
-      flops += conv(height * width, in, block->channels) +
-               conv(height * width, block->channels, block->channels);
-      in = block->channels;
+    double flops = of_pixels(blocks().front());
+    for (size_t i = 0; i < residuals_.size(); ++i) {
+      const int64_t stride = residuals_[i]->stride;
+      height = (height + stride - 1) / stride;
+      width = (width + stride - 1) / stride;
+      flops += of_pixels(blocks()[i + 1]);
     }
-    return flops + 6.0 * static_cast<double>(in * config_.classes);
+    return flops + product_flops(blocks().back().parameters);
   }
 
  private:

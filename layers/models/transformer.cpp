@@ -26,16 +26,6 @@ Parameter vocabulary(const char* name, const TransformerConfig& config) {
   return parameter;
 }
 
-// Operations for each token in the products of a parameter. Vectors have none.
-int64_t product_flops(const Parameter& parameter) {
-  int64_t weights = 0;
-  for (const Piece& piece : pieces_of(parameter)) {
-    const Shape& whole = piece.slice.whole();
-    weights += whole.rank() == 2 ? whole.elements() : 0;
-  }
-  return (parameter.frozen ? 4 : 6) * weights;
-}
-
 // The rows `numbers`, ascending, of x [n, C], without a gradient.
 Variable rows_of(Context& context, const Variable& x, std::span<const int64_t> numbers) {
   const int64_t count = std::ssize(numbers), width = x.shape()[1];
@@ -149,13 +139,12 @@ Variable Transformer::asked_logits(Context& context, const Variable& x,
 }
 
 double Transformer::flops_per_sample() const {
-  int64_t of_token = head_weight_ ? 0 : product_flops(wte_);
-  for (const Block& block : std::span(blocks()).subspan(1)) {  // the embedding has no products
-    for (const Parameter* parameter : block.parameters) {
-      of_token += product_flops(*parameter);
-    }
+  const std::span embedding = blocks().front().parameters;  // has no products, but as the head
+  double of_token = product_flops(embedding.first(head_weight_ ? 0 : 1));
+  for (const Block& block : std::span(blocks()).subspan(1)) {
+    of_token += product_flops(block.parameters);
   }
-  return static_cast<double>(of_token) * static_cast<double>(config_.context) +
+  return of_token * static_cast<double>(config_.context) +
          12.0 * static_cast<double>(config_.layers * config_.heads_width()) *
              seen_pairs(config_.context, 0, config_.sliding_window);
 }

@@ -57,7 +57,10 @@ TEST(Mlp, ParametersByBlock) {
 }
 
 TEST(Mlp, FlopsCountEveryWeight) {
-  EXPECT_EQ(Mlp(small()).flops_per_sample(), 6.0 * (12 * 5 + 5 * 5 + 5 * 4));
+  Mlp model(small());
+  EXPECT_EQ(model.flops_per_sample(), 6.0 * (12 * 5 + 5 * 5 + 5 * 4));
+  parameters_of(model)[2]->frozen = true;  // layers.1.weight has no product for its gradient
+  EXPECT_EQ(model.flops_per_sample(), 6.0 * (12 * 5 + 5 * 4) + 4.0 * 5 * 5);
 }
 
 // Training needs only the losses, so it does not count correct targets as evaluation does.

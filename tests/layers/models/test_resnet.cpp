@@ -17,6 +17,19 @@ TEST(ResNet, HasThePublishedSizes) {
   }
 }
 
+TEST(ResNet, FlopsCountEveryConvolution) {
+  const auto model = make_resnet({.depth = 8, .in_channels = 2, .height = 5, .width = 8});
+  // Images of 5 x 8, 3 x 4 and 2 x 2 pixels.
+  const double stages =
+      9.0 * (40 * 2 * 16 * 16 + 12 * (16 * 32 + 32 * 32) + 4 * (32 * 64 + 64 * 64));
+  const double stem = 9.0 * 40 * 2 * 16, head = 64 * 10;
+  EXPECT_EQ(model->flops_per_sample(), 6 * (stem + stages + head));
+  for (const size_t block : {0, 4}) {
+    model->blocks()[block].parameters[0]->frozen = true;
+  }
+  EXPECT_EQ(model->flops_per_sample(), 4 * (stem + head) + 6 * stages);
+}
+
 // He et al. 2015, "Delving Deep into Rectifiers", equation 14: the variance is 2 / fan-out.
 TEST(ResNet, ConvolutionsBeginWithTheFanOut) {
   const auto model = make_resnet({.depth = 20});
