@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::chrono::seconds kBeat{1};
 constexpr int kBeatsPerWrite = 5;
-constexpr int64_t kStands_ns = 3'000'000'000;  // three beats: longer than a busy host takes
+constexpr double kStands_ns = 3e9;  // three beats: longer than a busy host takes
 constexpr int64_t kKept_ns = 600'000'000'000;
 constexpr const char* kShared = "/dev/shm";
 constexpr const char* kPrefix = "tandem-flight-";
@@ -121,6 +121,14 @@ std::string shared_flight_path(int64_t start, int rank) {
   return str(kShared, "/", kPrefix, start, "-", rank);
 }
 
+void FlightRecord::note_beat(int64_t now) {
+  if (static_cast<double>(now) - static_cast<double>(beat) > kStands_ns) {
+    stood_from = beat;
+    stood_to = now;
+  }
+  beat = now;
+}
+
 FlightLog::FlightLog() : record_(new FlightRecord{}) {
   record_->exit_code = kFlightRuns;
   enter("start-up");
@@ -158,27 +166,18 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
   beating_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
 }
 
-void FlightLog::beat() {
-  const int64_t now = flight_now();
-  if (now - record_->beat > kStands_ns) {
-    record_->stood_from = record_->beat;
-    record_->stood_to = now;
-  }
-  record_->beat = now;
-}
-
 void FlightLog::beat(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any stopped;
   std::unique_lock lock(mutex);
   for (int beats = 1; !stop.stop_requested(); ++beats) {
     stopped.wait_for(lock, stop, kBeat, [] { return false; });
-    beat();
+    record_->note_beat(flight_now());
     if (beats % kBeatsPerWrite == 0) {
       write();
     }
   }
-  beat();
+  record_->note_beat(flight_now());
 }
 
 // Says once that the file cannot be written, and tries again every time.

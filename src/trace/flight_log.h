@@ -69,6 +69,9 @@ struct FlightRecord {
   int64_t stood_from, stood_to;  // when the process last stood still for several beats
   uint64_t collectives;          // so far
   FlightCollective last[kCollectives];
+
+  // Its thread runs, at the time `now`.
+  void note_beat(int64_t now);
 };
 static_assert(std::is_trivially_copyable_v<FlightRecord>);
 
@@ -111,7 +114,6 @@ class FlightLog {
   static constexpr int kCallsBits = 20;
 
  private:
-  void beat();
   void beat(const std::stop_token& stop);
   void write();
 

@@ -247,6 +247,9 @@ std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice)
       FlightRecord shared;
       if (read(shared_flight_path(rank.record.start, rank.record.rank), shared)) {
         rank.record = shared;
+        if (rank.life == Life::kRuns) {  // its thread may not have run since it was woken
+          rank.record.note_beat(flight_now());
+        }
       }
     }
     found.insert_or_assign(rank.record.rank, rank);

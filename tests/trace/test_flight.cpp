@@ -285,6 +285,28 @@ TEST(FlightLog, OutlivesItsProcess) {
   EXPECT_EQ(read_one(folder).state(), "ended with code 85");
 }
 
+// A process that has just been woken reads its own record before its thread has run again.
+TEST(FlightLog, AProcessThatDidNotBeatStoodStill) {
+  const TemporaryFolder root;
+  const std::string shared = shared_flight_path(4712, 1);
+  const int64_t now = flight_now();
+  FlightRank woken = rank(1, {collective(1, 60)});
+  std::memcpy(woken.record.magic, FlightRecord::kMagic, sizeof woken.record.magic);
+  woken.record.start = 4712;
+  woken.record.process = getpid();
+  woken.record.beat = now - 40 * kSecond;
+  set(woken.record.home, flight_home().c_str());
+  const std::string bytes(reinterpret_cast<const char*>(&woken.record), sizeof woken.record);
+  root.write("rank-0001", bytes);
+  // The file is written less often than the process beats.
+  EXPECT_EQ(read_flight(root.path(), false).at(0).record.stood_to, 0);
+  std::ofstream(shared, std::ios::binary) << bytes;
+  const FlightRecord record = read_flight(root.path(), false).at(0).record;
+  EXPECT_EQ(record.stood_from, now - 40 * kSecond);
+  EXPECT_GE(record.stood_to, now);
+  std::filesystem::remove(shared);
+}
+
 TEST(FlightLog, WhatIsNoRecordIsRefused) {
   const TemporaryFolder root;
   root.write("rank-0000", "TANDEMF1");
