@@ -82,9 +82,11 @@ TransformerConfig resolved(TransformerConfig config) {
   require_config(config.vocab >= config.cut.count,
                  str("a vocabulary of ", config.vocab, " cannot be cut by ", config.cut.count,
                      " ranks; take fewer"));
-  require_config(config.lora.rank == 0 || config.cut.count == 1,
-                 str("lora.rank = ", config.lora.rank, ": ranks cannot cut layers with adapters; ",
-                     "leave out --tensor, or merge them with tandem export --merge"));
+  require_config(
+      config.lora.rank == 0 || config.cut.count == 1,
+      str("lora.rank = ", config.lora.rank, ": ranks cannot cut layers with adapters; ",
+          "leave out --tensor (with generate: mpirun), or merge them with tandem export ",
+          "--merge"));
   const std::string problem = config.why_not_cut(config.cut.count);
   require_config(problem.empty(), str(config.cut.count, " ranks cannot divide ", problem));
   return config;

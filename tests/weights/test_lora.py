@@ -269,8 +269,9 @@ class Lora(Workspace):
             refused = self.train("refused", "--" + setting, value, ranks=ranks, code=CONFIG)
             self.assert_one_line(refused, f"lora.rank = {RANK} is not possible with {setting} = {value}; use .*, or lora.rank = 0")
         self.train("uncut", "--train.steps", "1")
-        self.assert_one_line(self.check(run("eval", self.run_folder("uncut"), "--data", self.text, "--tensor", "2", ranks=2), CONFIG),
-                             f"lora.rank = {RANK}: ranks cannot cut layers with adapters; leave out --tensor, or merge")
+        for command in [["eval", self.run_folder("uncut"), "--data", self.text, "--tensor", "2"], ["generate", self.run_folder("uncut")]]:
+            self.assert_one_line(self.check(run(*command, ranks=2), CONFIG),
+                                 f"lora.rank = {RANK}: ranks cannot cut layers with adapters; leave out --tensor .with generate: mpirun., or merge")
         self.assert_one_line(self.train("refused", "--lora.targets", "q_proj,wte", code=CONFIG), "lora.targets: wte is no layer of the model")
         self.assert_one_line(self.train("refused", "--lora.targets", "", code=CONFIG), "lora.targets is empty")
         self.assert_one_line(self.train("refused", model=["--model.kind", "mlp"], code=CONFIG), "not possible with model.kind = mlp")
