@@ -1,87 +1,18 @@
 #include "src/kernels/elementwise.h"
 
-#include "src/kernels/activation_functions.h"
 #include "src/kernels/map.h"
 
 namespace tandem::kernels {
 
-template <class T>
-void fill(Cpu device, int64_t n, T* to, Wide<T> value) {
-  transform(device, n, to, Constant<Wide<T>>{value});
+template <class To, class F, class... From>
+void elementwise(Cpu device, int64_t n, To* to, F f, const From*... from) {
+  transform(device, n, to, f, from...);
 }
 
-template <class T>
-void add(Cpu device, int64_t n, const T* a, const T* b, T* y) {
-  transform(device, n, y, Plus{}, a, b);
-}
-
-template <class From, class To>
-void convert(Cpu device, int64_t n, const From* from, To* to) {
-  transform(device, n, to, Same{}, from);
-}
-
-template <class From>
-void scale(Cpu device, int64_t n, float factor, const From* from, float* to) {
-  transform(device, n, to, Times{factor}, from);
-}
-
-template <class Function, class T>
-void activation_forward(Cpu device, int64_t n, const T* x, T* y) {
-  transform(device, n, y, Value<Function, math::PortableSigmoid>{}, x);
-}
-
-template <class Function, class T>
-void activation_backward(Cpu device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
-  if (beta == 0) {
-    transform(device, n, dx, Gradient<Function, math::PortableSigmoid>{}, dy, saved);
-  } else {
-    transform(device, n, dx, AddedGradient<Function, math::PortableSigmoid, Wide<T>>{beta},
-              static_cast<const T*>(dx), dy, saved);
-  }
-}
-
-template void fill<float>(Cpu, int64_t, float*, float);
-template void add<float>(Cpu, int64_t, const float*, const float*, float*);
-template void fill<double>(Cpu, int64_t, double*, double);
-template void add<double>(Cpu, int64_t, const double*, const double*, double*);
-template void add<int64_t>(Cpu, int64_t, const int64_t*, const int64_t*, int64_t*);
-template void fill<Bf16>(Cpu, int64_t, Bf16*, float);
-template void add<Bf16>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*);
-template void fill<Fp16>(Cpu, int64_t, Fp16*, float);
-template void add<Fp16>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*);
-template void convert<float, float>(Cpu, int64_t, const float*, float*);
-template void convert<float, Bf16>(Cpu, int64_t, const float*, Bf16*);
-template void convert<float, Fp16>(Cpu, int64_t, const float*, Fp16*);
-template void convert<Bf16, float>(Cpu, int64_t, const Bf16*, float*);
-template void convert<Fp16, float>(Cpu, int64_t, const Fp16*, float*);
-template void scale<float>(Cpu, int64_t, float, const float*, float*);
-template void scale<Bf16>(Cpu, int64_t, float, const Bf16*, float*);
-template void activation_forward<Relu>(Cpu, int64_t, const float*, float*);
-template void activation_forward<Relu>(Cpu, int64_t, const double*, double*);
-template void activation_forward<Relu>(Cpu, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Relu>(Cpu, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Gelu>(Cpu, int64_t, const float*, float*);
-template void activation_forward<Gelu>(Cpu, int64_t, const double*, double*);
-template void activation_forward<Gelu>(Cpu, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Gelu>(Cpu, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Silu>(Cpu, int64_t, const float*, float*);
-template void activation_forward<Silu>(Cpu, int64_t, const double*, double*);
-template void activation_forward<Silu>(Cpu, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Silu>(Cpu, int64_t, const Fp16*, Fp16*);
-template void activation_backward<Relu>(Cpu, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Relu>(Cpu, int64_t, const double*, const double*, double*,
-                                        double);
-template void activation_backward<Relu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Relu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Gelu>(Cpu, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Gelu>(Cpu, int64_t, const double*, const double*, double*,
-                                        double);
-template void activation_backward<Gelu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Gelu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Silu>(Cpu, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Silu>(Cpu, int64_t, const double*, const double*, double*,
-                                        double);
-template void activation_backward<Silu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Silu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+TANDEM_ELEMENTWISE(Cpu, float)
+TANDEM_ELEMENTWISE(Cpu, double)
+TANDEM_ELEMENTWISE(Cpu, Bf16)
+TANDEM_ELEMENTWISE(Cpu, Fp16)
+TANDEM_ELEMENTWISE_MIXED(Cpu)
 
 }  // namespace tandem::kernels
