@@ -77,12 +77,9 @@ void swiglu_backward(Cuda device, const T* dy, const T* x, T* dx, Wide<T> beta, 
   });
 }
 
-template void swiglu_forward<float>(Cuda, const float*, float*, int64_t, int64_t);
-template void swiglu_forward<Bf16>(Cuda, const Bf16*, Bf16*, int64_t, int64_t);
-template void swiglu_forward<Fp16>(Cuda, const Fp16*, Fp16*, int64_t, int64_t);
-template void swiglu_backward<float>(Cuda, const float*, const float*, float*, float, int64_t,
-                                     int64_t);
-template void swiglu_backward<Bf16>(Cuda, const Bf16*, const Bf16*, Bf16*, float, int64_t, int64_t);
-template void swiglu_backward<Fp16>(Cuda, const Fp16*, const Fp16*, Fp16*, float, int64_t, int64_t);
+#define TANDEM_SWIGLU(T)                                                 \
+  template void swiglu_forward<T>(Cuda, const T*, T*, int64_t, int64_t); \
+  template void swiglu_backward<T>(Cuda, const T*, const T*, T*, float, int64_t, int64_t);
+TANDEM_FOR_GPU(TANDEM_SWIGLU)
 
 }  // namespace tandem::kernels

@@ -139,11 +139,9 @@ void attention_forward(Cuda device, const T* qkv, const int32_t* positions, T* y
   });
 }
 
-template void attention_forward<float>(Cuda, const float*, const int32_t*, float*, float*,
-                                       const AttentionSizes&, float*);
-template void attention_forward<Bf16>(Cuda, const Bf16*, const int32_t*, Bf16*, float*,
-                                      const AttentionSizes&, float*);
-template void attention_forward<Fp16>(Cuda, const Fp16*, const int32_t*, Fp16*, float*,
-                                      const AttentionSizes&, float*);
+#define TANDEM_ATTENTION(T)                                                      \
+  template void attention_forward<T>(Cuda, const T*, const int32_t*, T*, float*, \
+                                     const AttentionSizes&, float*);
+TANDEM_FOR_GPU(TANDEM_ATTENTION)
 
 }  // namespace tandem::kernels

@@ -240,14 +240,10 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const int32_t* p
   });
 }
 
-template void attention_backward<float>(Cuda, const float*, const float*, const int32_t*,
-                                        const float*, const float*, float*, float,
-                                        const AttentionSizes&, float*, float*);
-template void attention_backward<Bf16>(Cuda, const Bf16*, const Bf16*, const int32_t*, const Bf16*,
-                                       const float*, Bf16*, float, const AttentionSizes&, float*,
-                                       float*);
-template void attention_backward<Fp16>(Cuda, const Fp16*, const Fp16*, const int32_t*, const Fp16*,
-                                       const float*, Fp16*, float, const AttentionSizes&, float*,
-                                       float*);
+#define TANDEM_ATTENTION(T)                                                                   \
+  template void attention_backward<T>(Cuda, const T*, const T*, const int32_t*, const T*,     \
+                                      const float*, T*, float, const AttentionSizes&, float*, \
+                                      float*);
+TANDEM_FOR_GPU(TANDEM_ATTENTION)
 
 }  // namespace tandem::kernels

@@ -148,17 +148,10 @@ void attention_from_cache(Cuda device, const T* qkv, const CachePlaces& places, 
   });
 }
 
-template void cache_append<float>(Cuda, const float*, const CachePlaces&, float*, float*,
-                                  const CacheSizes&);
-template void attention_from_cache<float>(Cuda, const float*, const CachePlaces&, const float*,
-                                          const float*, float*, const CacheSizes&, float*);
-template void cache_append<Bf16>(Cuda, const Bf16*, const CachePlaces&, Bf16*, Bf16*,
-                                 const CacheSizes&);
-template void attention_from_cache<Bf16>(Cuda, const Bf16*, const CachePlaces&, const Bf16*,
-                                         const Bf16*, Bf16*, const CacheSizes&, float*);
-template void cache_append<Fp16>(Cuda, const Fp16*, const CachePlaces&, Fp16*, Fp16*,
-                                 const CacheSizes&);
-template void attention_from_cache<Fp16>(Cuda, const Fp16*, const CachePlaces&, const Fp16*,
-                                         const Fp16*, Fp16*, const CacheSizes&, float*);
+#define TANDEM_CACHE(T)                                                                         \
+  template void cache_append<T>(Cuda, const T*, const CachePlaces&, T*, T*, const CacheSizes&); \
+  template void attention_from_cache<T>(Cuda, const T*, const CachePlaces&, const T*, const T*, \
+                                        T*, const CacheSizes&, float*);
+TANDEM_FOR_GPU(TANDEM_CACHE)
 
 }  // namespace tandem::kernels

@@ -388,10 +388,6 @@ void attention_backward(Cpu, const T* dy, const T* qkv, const int32_t* positions
   template void attention_backward<T>(Cpu, const T*, const T*, const int32_t*, const T*,  \
                                       const Wide<T>*, T*, Wide<T>, const AttentionSizes&, \
                                       Wide<T>*, Wide<T>*);
-TANDEM_ATTENTION(float)
-TANDEM_ATTENTION(double)
-TANDEM_ATTENTION(Bf16)
-TANDEM_ATTENTION(Fp16)
-#undef TANDEM_ATTENTION
+TANDEM_FOR_CPU(TANDEM_ATTENTION)
 
 }  // namespace tandem::kernels

@@ -307,9 +307,6 @@ template void batchnorm2d_running<float>(Cuda, const float*, float*, float*, int
                                              const T*, ReluMask, T*, float*, float*);             \
   template void batchnorm2d_backward_data<T>(Cuda, const BatchChannels<T>&, const T*, const T*,   \
                                              ReluMask, const float*, T*, float);
-TANDEM_BATCHNORM2D(float)
-TANDEM_BATCHNORM2D(Bf16)
-TANDEM_BATCHNORM2D(Fp16)
-#undef TANDEM_BATCHNORM2D
+TANDEM_FOR_GPU(TANDEM_BATCHNORM2D)
 
 }  // namespace tandem::kernels

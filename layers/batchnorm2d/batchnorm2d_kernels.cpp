@@ -357,11 +357,7 @@ template void batchnorm2d_running<double>(Cpu, const float*, double*, double*, i
                                              const T*, ReluMask, T*, Wide<T>*, Wide<T>*);        \
   template void batchnorm2d_backward_data<T>(Cpu, const BatchChannels<T>&, const T*, const T*,   \
                                              ReluMask, const Wide<T>*, T*, Wide<T>);
-TANDEM_BATCHNORM2D(float)
-TANDEM_BATCHNORM2D(double)
-TANDEM_BATCHNORM2D(Bf16)
-TANDEM_BATCHNORM2D(Fp16)
-#undef TANDEM_BATCHNORM2D
+TANDEM_FOR_CPU(TANDEM_BATCHNORM2D)
 
 }  // namespace kernels
 

@@ -336,9 +336,6 @@ void conv2d_backward_weight(Cuda device, const Conv2dShape& s, const T* x, const
                                         float*);                                                 \
   template void conv2d_backward_weight<T>(Cuda, const Conv2dShape&, const T*, const T*, float*,  \
                                           float, float*);
-TANDEM_CONV2D(float)
-TANDEM_CONV2D(Bf16)
-TANDEM_CONV2D(Fp16)
-#undef TANDEM_CONV2D
+TANDEM_FOR_GPU(TANDEM_CONV2D)
 
 }  // namespace tandem::kernels

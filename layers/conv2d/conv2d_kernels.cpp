@@ -355,11 +355,7 @@ void conv2d_backward_weight(Cpu device, const Conv2dShape& shape, const T* x, co
                                         Wide<T>*);                                                \
   template void conv2d_backward_weight<T>(Cpu, const Conv2dShape&, const T*, const T*, Wide<T>*,  \
                                           Wide<T>, Wide<T>*);
-TANDEM_CONV2D(float)
-TANDEM_CONV2D(double)
-TANDEM_CONV2D(Bf16)
-TANDEM_CONV2D(Fp16)
-#undef TANDEM_CONV2D
+TANDEM_FOR_CPU(TANDEM_CONV2D)
 
 }  // namespace kernels
 }  // namespace tandem

@@ -244,9 +244,6 @@ void count_correct(Cuda device, const T* logits, const int32_t* targets, LogitRo
   template void cross_entropy_gradient<T>(Cuda, T*, const int32_t*, float*, RowScale<float>, \
                                           LogitRows);                                        \
   template void count_correct<T>(Cuda, const T*, const int32_t*, LogitRows, int64_t*);
-TANDEM_CROSS_ENTROPY(float)
-TANDEM_CROSS_ENTROPY(Bf16)
-TANDEM_CROSS_ENTROPY(Fp16)
-#undef TANDEM_CROSS_ENTROPY
+TANDEM_FOR_GPU(TANDEM_CROSS_ENTROPY)
 
 }  // namespace tandem::kernels

@@ -152,9 +152,6 @@ void cut_count_correct(Cuda device, const T* logits, const int32_t* targets,
                                               RowScale<float>, LogitSlice);                    \
   template void cut_count_correct<T>(Cuda, const T*, const int32_t*, const LogitPart<float>*,  \
                                      int64_t, int64_t, LogitSlice, int64_t*);
-TANDEM_CUT_CROSS_ENTROPY(float)
-TANDEM_CUT_CROSS_ENTROPY(Bf16)
-TANDEM_CUT_CROSS_ENTROPY(Fp16)
-#undef TANDEM_CUT_CROSS_ENTROPY
+TANDEM_FOR_GPU(TANDEM_CUT_CROSS_ENTROPY)
 
 }  // namespace tandem::kernels

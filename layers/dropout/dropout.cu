@@ -58,11 +58,9 @@ void dropout(Cuda device, const T* x, T* y, double p, uint32_t site, const StepN
                             samples);
 }
 
-template void dropout<float>(Cuda, const float*, float*, double, uint32_t, const StepNumbers*,
-                             const DropoutElements&);
-template void dropout<Bf16>(Cuda, const Bf16*, Bf16*, double, uint32_t, const StepNumbers*,
-                            const DropoutElements&);
-template void dropout<Fp16>(Cuda, const Fp16*, Fp16*, double, uint32_t, const StepNumbers*,
-                            const DropoutElements&);
+#define TANDEM_DROPOUT(T)                                                            \
+  template void dropout<T>(Cuda, const T*, T*, double, uint32_t, const StepNumbers*, \
+                           const DropoutElements&);
+TANDEM_FOR_GPU(TANDEM_DROPOUT)
 
 }  // namespace tandem::kernels

@@ -239,9 +239,6 @@ void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wi
                                              const EmbeddingSizes&, int32_t*);                     \
   template void embedding_backward_positions<T>(Cuda, const T*, float*, float, int64_t,            \
                                                 const EmbeddingSizes&);
-TANDEM_EMBEDDING(float)
-TANDEM_EMBEDDING(Bf16)
-TANDEM_EMBEDDING(Fp16)
-#undef TANDEM_EMBEDDING
+TANDEM_FOR_GPU(TANDEM_EMBEDDING)
 
 }  // namespace tandem::kernels

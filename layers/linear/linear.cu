@@ -42,11 +42,8 @@ void gelu_gradient_and_sums(Cuda device, const T* dy, const T* gelu_input, T* dx
   });
 }
 
-template void gelu_gradient_and_sums<float>(Cuda, const float*, const float*, float*, float*,
-                                            int64_t, int64_t);
-template void gelu_gradient_and_sums<Bf16>(Cuda, const Bf16*, const Bf16*, Bf16*, float*, int64_t,
-                                           int64_t);
-template void gelu_gradient_and_sums<Fp16>(Cuda, const Fp16*, const Fp16*, Fp16*, float*, int64_t,
-                                           int64_t);
+#define TANDEM_GELU_GRADIENT(T) \
+  template void gelu_gradient_and_sums<T>(Cuda, const T*, const T*, T*, float*, int64_t, int64_t);
+TANDEM_FOR_GPU(TANDEM_GELU_GRADIENT)
 
 }  // namespace tandem::kernels

@@ -165,11 +165,9 @@ void norm_forward(Cuda device, const T* x, const T* branch, const T* gain, const
   }
 }
 
-template void norm_forward<float>(Cuda, const float*, const float*, const float*, const float*,
-                                  float*, float*, float*, float*, float, int64_t, int64_t);
-template void norm_forward<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                 Bf16*, float*, float*, float, int64_t, int64_t);
-template void norm_forward<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                 Fp16*, float*, float*, float, int64_t, int64_t);
+#define TANDEM_NORM(T)                                                                        \
+  template void norm_forward<T>(Cuda, const T*, const T*, const T*, const T*, T*, T*, float*, \
+                                float*, float, int64_t, int64_t);
+TANDEM_FOR_GPU(TANDEM_NORM)
 
 }  // namespace tandem::kernels

@@ -234,11 +234,9 @@ void norm_backward(Cuda device, const T* dy, const T* x, const T* gain, const Wi
   }
 }
 
-template void norm_backward<float>(Cuda, const float*, const float*, const float*, const float*,
-                                   const float*, float*, float, NormSums<float>, int64_t, int64_t);
-template void norm_backward<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                  const float*, Bf16*, float, NormSums<float>, int64_t, int64_t);
-template void norm_backward<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, const float*,
-                                  const float*, Fp16*, float, NormSums<float>, int64_t, int64_t);
+#define TANDEM_NORM(T)                                                                           \
+  template void norm_backward<T>(Cuda, const T*, const T*, const T*, const float*, const float*, \
+                                 T*, float, NormSums<float>, int64_t, int64_t);
+TANDEM_FOR_GPU(TANDEM_NORM)
 
 }  // namespace tandem::kernels

@@ -194,9 +194,6 @@ void average_pixels_backward(Cuda device, const T* dy, T* dx, Wide<T> beta, int6
                                        float);                                                 \
   template void average_pixels_forward<T>(Cuda, const T*, T*, int64_t, int64_t, int64_t);      \
   template void average_pixels_backward<T>(Cuda, const T*, T*, float, int64_t, int64_t, int64_t);
-TANDEM_POOL2D(float)
-TANDEM_POOL2D(Bf16)
-TANDEM_POOL2D(Fp16)
-#undef TANDEM_POOL2D
+TANDEM_FOR_GPU(TANDEM_POOL2D)
 
 }  // namespace tandem::kernels

@@ -185,9 +185,6 @@ void norm_rope_backward(Cuda device, const Rotation& of, const T* dy, const T* x
                                      float);                                                \
   template void norm_rope_backward<T>(Cuda, const Rotation&, const T*, const T*, const T*,  \
                                       const float*, T*, float, float*);
-TANDEM_NORM_ROPE(float)
-TANDEM_NORM_ROPE(Bf16)
-TANDEM_NORM_ROPE(Fp16)
-#undef TANDEM_NORM_ROPE
+TANDEM_FOR_GPU(TANDEM_NORM_ROPE)
 
 }  // namespace tandem::kernels

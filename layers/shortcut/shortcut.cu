@@ -89,11 +89,9 @@ void shortcut_backward(Cuda device, const ShortcutShape& s, const T* dy, T* dx, 
   });
 }
 
-template void shortcut_forward<float>(Cuda, const ShortcutShape&, const float*, float*);
-template void shortcut_forward<Bf16>(Cuda, const ShortcutShape&, const Bf16*, Bf16*);
-template void shortcut_forward<Fp16>(Cuda, const ShortcutShape&, const Fp16*, Fp16*);
-template void shortcut_backward<float>(Cuda, const ShortcutShape&, const float*, float*, float);
-template void shortcut_backward<Bf16>(Cuda, const ShortcutShape&, const Bf16*, Bf16*, float);
-template void shortcut_backward<Fp16>(Cuda, const ShortcutShape&, const Fp16*, Fp16*, float);
+#define TANDEM_SHORTCUT(T)                                                     \
+  template void shortcut_forward<T>(Cuda, const ShortcutShape&, const T*, T*); \
+  template void shortcut_backward<T>(Cuda, const ShortcutShape&, const T*, T*, float);
+TANDEM_FOR_GPU(TANDEM_SHORTCUT)
 
 }  // namespace tandem::kernels

@@ -78,3 +78,7 @@ void on_device(const Stream& stream, const Work& work, DType dtype, F&& f,
 }
 
 }  // namespace tandem
+
+// Instances of kernels: M(T) for each type that they compute with on a device.
+#define TANDEM_FOR_CPU(M) M(float) M(double) M(Bf16) M(Fp16)
+#define TANDEM_FOR_GPU(M) M(float) M(Bf16) M(Fp16)
