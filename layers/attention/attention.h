@@ -120,8 +120,6 @@ constexpr int64_t attention_row_chunks(Device device, DType dtype, int64_t batch
 
 // seen [batch, length]: how many tokens before its own each query sees, at most window - 1: those
 // that `positions` of attention_forward says, or if it is null those of the sequence.
-void limit_to_window(Cpu, const int32_t* positions, int32_t* seen, const AttentionSizes& sizes,
-                     int64_t window);
 void limit_to_window(Cuda, const int32_t* positions, int32_t* seen, const AttentionSizes& sizes,
                      int64_t window);
 

@@ -17,17 +17,11 @@ namespace kernels {
 // x and y [batch, length, row], gains [2 width], rstd [batch, length, heads + kv_heads]: what
 // normalised heads were multiplied by.
 template <class T>
-void norm_rope_forward(Cpu, const Rotation& of, const T* x, const T* gains, T* y, Wide<T>* rstd,
-                       Wide<T> epsilon);
-template <class T>
 void norm_rope_forward(Cuda, const Rotation& of, const T* x, const T* gains, T* y, Wide<T>* rstd,
                        Wide<T> epsilon);
 
 // dx = beta * dx + gradient with respect to x. dgains [batch * length, 2 width]: the gradient of
 // the gains, for each row.
-template <class T>
-void norm_rope_backward(Cpu, const Rotation& of, const T* dy, const T* x, const T* gains,
-                        const Wide<T>* rstd, T* dx, Wide<T> beta, Wide<T>* dgains);
 template <class T>
 void norm_rope_backward(Cuda, const Rotation& of, const T* dy, const T* x, const T* gains,
                         const Wide<T>* rstd, T* dx, Wide<T> beta, Wide<T>* dgains);
