@@ -16,7 +16,7 @@ namespace {
 // Applies the settings of a Hugging Face model's config.json. `given` are those of the user, which
 // `options` holds already; only model.context may differ, and be shorter.
 std::vector<std::string> apply_imported(Options& options, const std::string& folder,
-                                        const std::vector<Assignment>& given) try {
+                                        const std::vector<Assignment>& given) {
   Options theirs("");
   Config config = hugging_face_config(folder);
   config.bind(theirs);
@@ -34,11 +34,6 @@ std::vector<std::string> apply_imported(Options& options, const std::string& fol
   }
   append(problems, options.apply(imported));
   return problems;
-} catch (const Error& error) {
-  if (error.code() != ExitCode::kConfig) {
-    throw;
-  }
-  return {error.what()};
 }
 
 // What may have been meant by a configuration file that is not there.

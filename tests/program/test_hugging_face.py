@@ -141,10 +141,10 @@ class HuggingFace(Workspace):
 
     def test_what_is_missing_is_said_before_training(self):
         folder = self.make("relu", {**GPT2, "activation_function": "relu"})
-        self.assert_one_line(self.start("relu", "relu", code=CONFIG), 'activation_function = "relu" is not in this program')
+        self.assert_one_line(self.start("relu", "relu", code=DATA), 'activation_function = "relu" is not in this program')
         for command in [["inspect", folder], ["eval", "--checkpoint", folder, "--data", self.bytes],
                         ["generate", "--checkpoint", folder, "--tokenizer", self.bytes]]:
-            self.assert_one_line(self.check(run(*command), CONFIG), 'activation_function = "relu"')
+            self.assert_one_line(self.check(run(*command), DATA), 'activation_function = "relu"')
         folder = self.make("odd", {**LLAMA, "head_dim": 7})
         for result in [self.start("odd", "odd", code=DATA), self.start("odd", "odd", code=DATA, ranks=2),
                        self.check(run("inspect", folder), DATA)]:

@@ -19,13 +19,16 @@ std::string shown(const Json& value);
 // A JSON object of a file. A key with the value null counts as left out.
 class JsonKeys {
  public:
-  JsonKeys(std::string path, Json json) : path_(std::move(path)), json_(std::move(json)) {}
+  // `prefix` stands before keys in messages.
+  JsonKeys(std::string path, Json json, std::string prefix = "")
+      : path_(std::move(path)), json_(std::move(json)), prefix_(std::move(prefix)) {}
 
   // Error kData if the file cannot be read, is too large, or holds no object.
   static JsonKeys of(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Json& json() const { return json_; }
+  std::string name(const std::string& key) const { return prefix_ + key; }  // in messages
   // nullptr where the key is left out.
   const Json* find(const std::string& key) const {
     const auto found = json_.find(key);
@@ -35,11 +38,11 @@ class JsonKeys {
     const auto found = json_.find(key);
     return found != json_.end() && found->is_null();
   }
-  // Error kConfig where the key is left out.
+  // Error kData where the key is left out.
   const Json& at(const std::string& key) const {
     const Json* value = find(key);
     if (!value) {
-      fail(ExitCode::kConfig, path_, ": has no ", key);
+      fail_data(path_, ": has no ", name(key));
     }
     return *value;
   }
@@ -66,7 +69,7 @@ class JsonKeys {
     if (value && !value->is_object()) {
       wrong(key, "an object");
     }
-    return {path_, value ? *value : Json::object()};
+    return {path_, value ? *value : Json::object(), key + "."};
   }
   bool has_objects() const {
     return std::ranges::any_of(json_, [](const Json& value) { return value.is_object(); });
@@ -74,23 +77,19 @@ class JsonKeys {
 
   // For values that no program takes.
   [[noreturn]] void wrong(const std::string& key, const std::string& allowed) const {
-    fail_data(path_, ": ", key, " = ", shown(at(key)), " must be ", allowed);
+    fail_data(path_, ": ", name(key), " = ", shown(at(key)), " must be ", allowed);
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& known) const {
-    fail(ExitCode::kConfig, path_, ": ", key, " = ", shown(json_.at(key)),
-         " is not in this program, which has ", known);
+    fail_data(path_, ": ", name(key), " = ", shown(json_.at(key)),
+              " is not in this program, which has ", known);
   }
-  // Refuses a value that is neither left out nor one of these, which are of one kind. A value of
-  // another kind is wrong.
+  // Refuses a value that is neither left out nor one of these.
   void require(const std::string& key, std::initializer_list<Json> values,
                const std::string& known) const {
     const Json* value = find(key);
-    if (!value || std::ranges::find(values, *value) != values.end()) {
-      return;
+    if (value && std::ranges::find(values, *value) == values.end()) {
+      refuse(key, known);
     }
-    const bool is_alike = values.size() == 0 || values.begin()->type() == value->type() ||
-                          (values.begin()->is_number() && value->is_number());
-    is_alike ? refuse(key, known) : wrong(key, known);
   }
 
  private:
@@ -98,6 +97,7 @@ class JsonKeys {
 
   std::string path_;
   Json json_;
+  std::string prefix_;
 };
 
 }  // namespace tandem

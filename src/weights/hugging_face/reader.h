@@ -17,7 +17,7 @@ namespace tandem {
 class HuggingFaceReader final : public TensorSource {
  public:
   // Reads config.json and the headers. Throws unless the files hold the tensors of that model, with
-  // their shapes and as F32, F16 or BF16, and no others. Error(kConfig) as hugging_face_config().
+  // their shapes and as F32, F16 or BF16, and no others.
   explicit HuggingFaceReader(const std::string& folder);
 
   // Where one of our tensors is.

@@ -57,7 +57,7 @@ class Translation {
     theirs_.emplace_back(theirs);
   }
   void set_number(const std::string& setting, const JsonKeys& keys, const std::string& theirs) {
-    set(setting, keys.text(theirs), theirs);
+    set(setting, keys.text(theirs), keys.name(theirs));
   }
   void set_all(std::span<const Key> table) {
     for (const auto& [theirs, ours, otherwise] : table) {
@@ -238,7 +238,7 @@ const Architecture& architecture_of(const JsonKeys& keys) {
   const bool is_listed = keys.find("architectures") != nullptr;
   const std::string key = is_listed ? "architectures" : "model_type";
   if (!keys.find(key)) {
-    fail(ExitCode::kConfig, keys.path() + ": has neither architectures nor model_type");
+    fail_data(keys.path() + ": has neither architectures nor model_type");
   }
   std::vector<std::string> known;
   for (const Architecture& one : kArchitectures) {
@@ -246,9 +246,6 @@ const Architecture& architecture_of(const JsonKeys& keys) {
       return one;
     }
     known.emplace_back(one.name);
-  }
-  if (!(is_listed ? keys.at(key).is_array() : keys.at(key).is_string())) {
-    keys.wrong(key, is_listed ? "a list of names" : "a name");
   }
   keys.refuse(key, joined(known) + "; save a LlamaModel as a LlamaForCausalLM");
 }

@@ -17,10 +17,10 @@ bool is_hugging_face(const std::string& path);
 // and 5 write them. Each has config.json as its origin. A key that config.json leaves out has the
 // default of transformers.
 //
-// Error kConfig with key and value for what our models lack: another architecture or activation,
-// biases in a gated feed-forward network, layers of different kinds, quantised weights, other
-// scalings of rotary frequencies. Error kData if the file cannot be read, and with key and value
-// for what is wrong in any program, such as sizes that do not fit together.
+// Error kData if the file cannot be read; and with key and value for what is wrong in any program,
+// such as sizes that do not fit together, and for what our models lack: another architecture or
+// activation, biases in a gated feed-forward network, layers of different kinds, quantised weights,
+// other scalings of rotary frequencies.
 std::vector<Assignment> hugging_face_settings(const std::string& folder);
 
 // The default settings with those of hugging_face_settings(), and as train.precision the type of
