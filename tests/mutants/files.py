@@ -118,4 +118,10 @@ MUTANTS = [
     Mutant("export writes into a folder that holds something", "src/commands/export.cpp",
            "fs::is_directory(output) && fs::is_empty(output)", "fs::is_directory(output)",
            ["program.export Export.test_what_is_refused"]),
+    Mutant("tensors that the model has not are overlooked", "src/weights/piece_source.cpp",
+           'unknown == tensors.end() ? "" : unknown->name', '""',
+           ["weights.pieces"]),
+    Mutant("state that the optimizer has not is overlooked", "src/weights/snapshot.cpp",
+           "unknown != ranks.end()) {", "unknown != unknown) {",
+           ["program.resume Manifests.test_state_of_another_optimizer_is_refused"]),
 ]
