@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <string>
 
 #include "src/core/error.h"
 #include "src/device/ranks/agreement.h"
@@ -16,7 +18,9 @@ constexpr int64_t kGrowth = 4;
 constexpr int kRepeats = 5;
 constexpr ProbeSizes kForBandwidth{.smallest = 64 << 10, .largest = 64 << 20, .budget_s = 3};
 
-double seconds_of(const Group& all, Collectives& group, size_t kind, const Tensor& whole) {
+// `other`: as large as `whole`, for an all_to_all.
+double seconds_of(const Group& all, Collectives& group, size_t kind, const Tensor& whole,
+                  const Tensor& other) {
   const int64_t shard = whole.elements() / group.size();
   const Tensor own = whole.slice(group.rank() * shard, shard);
   all.control().barrier();
@@ -28,6 +32,9 @@ double seconds_of(const Group& all, Collectives& group, size_t kind, const Tenso
     case kReduceScatter:
       group.reduce_scatter(whole, own);
       break;
+    case kAllToAll:
+      group.all_to_all(whole, other);
+      break;
     default:
       group.all_gather(own, whole);
   }
@@ -35,13 +42,21 @@ double seconds_of(const Group& all, Collectives& group, size_t kind, const Tenso
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The mean over ranks, so that all get the same bits, and go on or stop together.
-double typical_seconds(const Group& all, Collectives& group, size_t kind, const Tensor& whole) {
-  seconds_of(all, group, kind, whole);  // not counted: it connects the ranks
-  std::array<double, kRepeats> seconds{};
-  std::ranges::generate(seconds, [&] { return seconds_of(all, group, kind, whole); });
-  std::ranges::sort(seconds);
-  return all.control().sum({&seconds[kRepeats / 2], 1})[0] / all.size();
+// The median of some times, each that of the slowest rank, which the others will wait for. All
+// ranks get the same bits, and go on or stop together.
+double typical_seconds(const Group& all, Collectives& group, size_t kind, const Tensor& whole,
+                       const Tensor& other) {
+  seconds_of(all, group, kind, whole, other);  // not counted: it connects the ranks
+  std::array<double, kRepeats> seconds{}, slowest{};
+  std::ranges::generate(seconds, [&] { return seconds_of(all, group, kind, whole, other); });
+  std::string own(sizeof seconds, '\0');
+  std::memcpy(own.data(), &seconds, sizeof seconds);
+  for (const std::string& of_rank : all.control().all_gather(own)) {
+    std::memcpy(&seconds, of_rank.data(), sizeof seconds);
+    std::ranges::transform(slowest, seconds, slowest.begin(), std::ranges::max);
+  }
+  std::ranges::sort(slowest);
+  return slowest[kRepeats / 2];
 }
 
 }  // namespace
@@ -50,15 +65,18 @@ std::vector<LinkSample> sample_link(const Group& all, Collectives& group, size_t
                                     const Stream& compute, const ProbeSizes& sizes) {
   const int64_t width = size_of(DType::kF32);
   Memory memory(compute);
-  const Tensor array =
-      Tensor::zeros(memory, {sizes.largest / width}, DType::kF32, MemoryClass::kStaging);
+  const auto zeros = [&] {
+    return Tensor::zeros(memory, {sizes.largest / width}, DType::kF32, MemoryClass::kStaging);
+  };
+  const Tensor array = zeros(), other = kind == kAllToAll ? zeros() : array;
   std::vector<LinkSample> samples;
   double spent = 0, next = 0;  // next: at most kGrowth times the seconds of the last size
   for (int64_t bytes = sizes.smallest;
        bytes <= sizes.largest && (samples.size() < 2 || spent + next < sizes.budget_s);
        bytes *= kGrowth) {
     const int64_t n = bytes / width / group.size() * group.size();
-    samples.push_back({n * width, typical_seconds(all, group, kind, array.slice(0, n))});
+    samples.push_back(
+        {n * width, typical_seconds(all, group, kind, array.slice(0, n), other.slice(0, n))});
     const double took = (1 + kRepeats) * samples.back().seconds;
     spent += took;
     next = kGrowth * took;

@@ -20,9 +20,9 @@ struct CollectiveKind {
   const char* name;
   int passes;  // how often the array goes around a ring: bytes / passes x (n - 1) / n each time
 };
-inline constexpr std::array<CollectiveKind, 3> kMeasuredCollectives = {
-    {{"all_reduce", 2}, {"reduce_scatter", 1}, {"all_gather", 1}}};
-inline constexpr size_t kAllReduce = 0, kReduceScatter = 1;  // in that list
+inline constexpr std::array<CollectiveKind, 4> kMeasuredCollectives = {
+    {{"all_reduce", 2}, {"reduce_scatter", 1}, {"all_gather", 1}, {"all_to_all", 1}}};
+inline constexpr size_t kAllReduce = 0, kReduceScatter = 1, kAllToAll = 3;  // in that list
 
 // The bytes that a rank sends when an array of `bytes` goes around a ring.
 inline double passed(int ranks, double bytes) { return bytes * (ranks - 1) / ranks; }
@@ -41,9 +41,9 @@ struct ProbeSizes {
 
 // Collective among `all`, which are parted into groups; `group` is this rank's. Times of
 // kMeasuredCollectives[kind] on f32 arrays of the smallest size, four times that and so on, rounded
-// down to a multiple of the group's ranks. Each time is the mean over all ranks of each rank's
-// median of 5, after one that does not count; all ranks get the same bits. An all_reduce counts as
-// control messages. `compute`: its device holds the arrays.
+// down to a multiple of the group's ranks. Each time is the median of 5 of the slowest rank, after
+// one that does not count; all ranks get the same bits. An all_reduce counts as control messages.
+// `compute`: its device holds the arrays.
 std::vector<LinkSample> sample_link(const Group& all, Collectives& group, size_t kind,
                                     const Stream& compute, const ProbeSizes& sizes);
 

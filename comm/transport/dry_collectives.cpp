@@ -73,7 +73,8 @@ void DryCollectives::all_to_all_v(const Tensor& in, std::span<const Range> sent,
   wire_.add(Traffic::kAllToAll, false, inside);
   wire_.add(Traffic::kAllToAll, true, between);
   const auto seconds = [](const Link& link, double passing) {
-    return passing > 0 ? link.latency(passing) + passing / link.rate(passing) : 0;
+    const double times = passing < link.short_below ? 1 : link.all_to_all;
+    return passing > 0 ? times * (link.latency(passing) + passing / link.rate(passing)) : 0;
   };
   stream_->clock().advance(
       std::max(seconds(network_.inside, static_cast<double>(inside)),

@@ -21,6 +21,9 @@ struct Link {
   double bytes_per_s = 1;
   // The same for messages of fewer bytes than `short_below`.
   double short_below = 0, short_latency_s = 0, short_bytes_per_s = 1;
+  // An all_to_all of others takes this many times as long until its slowest rank is done, because
+  // messages to many ranks share links unevenly.
+  double all_to_all = 1;
 
   double latency(double bytes) const { return bytes < short_below ? short_latency_s : latency_s; }
   double rate(double bytes) const { return bytes < short_below ? short_bytes_per_s : bytes_per_s; }

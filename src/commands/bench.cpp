@@ -15,7 +15,7 @@ namespace tandem {
 namespace {
 
 constexpr const char* kUsage =
-    R"(tandem bench links: latency and bandwidth of all_reduce, reduce_scatter and all_gather
+    R"(tandem bench links: latency and bandwidth of all_reduce, reduce_scatter, all_gather and all_to_all
 
   mpirun -np 8 tandem bench links --output machine.json
   tandem estimate --machine machine.json --config FILE --ranks 64 --gpu a100-40
@@ -56,7 +56,7 @@ void print(const char* name, const Link& link) {
     std::printf("; below %.4g KiB %.3g us and %.4g GB/s", link.short_below / 1024,
                 link.short_latency_s * 1e6, link.short_bytes_per_s / 1e9);
   }
-  std::printf("\n");
+  std::printf("; all_to_all %.3g times as long\n", link.all_to_all);
 }
 
 ExitCode links(const Words& words, World& world) {

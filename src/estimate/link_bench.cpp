@@ -35,6 +35,9 @@ json link_json(const Link& link) {
                      {"latency_us", link.short_latency_s * 1e6},
                      {"gb_s", link.short_bytes_per_s / 1e9}};
   }
+  if (link.all_to_all != 1) {
+    text["all_to_all_times"] = link.all_to_all;
+  }
   return text;
 }
 
@@ -48,10 +51,15 @@ void expect(bool ok, const std::string& what) {
 constexpr struct {
   std::string_view key;
   double least, most;
-} kFigures[] = {{"latency_us", 0, 1e9},   {"gb_s", 1e-6, kMostRate / 1e9},
-                {"below_bytes", 0, 1e15}, {"ranks", 2, 1e6},
-                {"bytes", 1, 1e15},       {"seconds", 1e-12, 1e3},
-                {"bus_gb_s", 0, 1e15},    {"algorithm_gb_s", 0, 1e15}};
+} kFigures[] = {{"latency_us", 0, 1e9},
+                {"gb_s", 1e-6, kMostRate / 1e9},
+                {"below_bytes", 0, 1e15},
+                {"ranks", 2, 1e6},
+                {"bytes", 1, 1e15},
+                {"seconds", 1e-12, 1e3},
+                {"all_to_all_times", 1e-9, 1e9},
+                {"bus_gb_s", 0, 1e15},
+                {"algorithm_gb_s", 0, 1e15}};
 
 // Checks all figures in `value`. `path`: the keys that lead to it, "network.inside".
 void check_figures(const json& value, std::string_view key, const std::string& path) {
@@ -87,7 +95,8 @@ std::optional<Link> link_from(const json& network, const char* name) {
               .bytes_per_s = at(text, "gb_s", path).get<double>() * 1e9,
               .short_below = two ? at(part, "below_bytes", below).get<double>() : 0,
               .short_latency_s = at(part, "latency_us", below).get<double>() / 1e6,
-              .short_bytes_per_s = at(part, "gb_s", below).get<double>() * 1e9};
+              .short_bytes_per_s = at(part, "gb_s", below).get<double>() * 1e9,
+              .all_to_all = text.value("all_to_all_times", 1.0)};
 }
 
 }  // namespace
@@ -159,17 +168,30 @@ Link fit_two_lines(std::vector<LinkSample> samples) {
 Link link_of(const MeasuredGroup& group) {
   // The groups between nodes share the links of nodes, those inside nodes share none.
   const int sharing = group.scope == "between" ? group.groups : 1;
+  const auto passing = [&](const LinkSample& sample) {
+    return sharing * passed(group.ranks, static_cast<double>(sample.bytes));
+  };
   std::vector<LinkSample> passes;
-  for (size_t kind = 0; kind < group.samples.size(); ++kind) {
+  for (size_t kind = 0; kind < kAllToAll; ++kind) {
     for (const LinkSample& sample : group.samples[kind]) {
-      passes.push_back(
-          {static_cast<int64_t>(sharing * passed(group.ranks, static_cast<double>(sample.bytes))),
-           sample.seconds / kMeasuredCollectives[kind].passes});
+      passes.push_back({static_cast<int64_t>(passing(sample)),
+                        sample.seconds / kMeasuredCollectives[kind].passes});
     }
   }
   Link link = fit_two_lines(std::move(passes));
   link.latency_s /= group.ranks - 1;  // a pass goes over that many links
   link.short_latency_s /= group.ranks - 1;
+  double sum = 0, squares = 0;  // of what the link would take alone, as shares of what was measured
+  for (const LinkSample& sample : group.samples[kAllToAll]) {
+    if (const double bytes = passing(sample); bytes >= link.short_below) {
+      const double share = (link.latency_s + bytes / link.bytes_per_s) / sample.seconds;
+      sum += share;
+      squares += share * share;
+    }
+  }
+  if (squares > 0) {
+    link.all_to_all = sum / squares;  // the least sum of squared relative errors
+  }
   return link;
 }
 

@@ -36,7 +36,8 @@ std::vector<MeasuredGroup> measure_links(const Mesh& mesh, const std::vector<int
 // two sizes; with less than four sizes it is one line. `bytes` and `seconds` of one collective.
 Link fit_two_lines(std::vector<LinkSample> samples);
 
-// The link that all three collectives of a group show, by the model of DryCollectives.
+// The link that the collectives of a group show, by the model of DryCollectives: those around a
+// ring together, then the all_to_all.
 Link link_of(const MeasuredGroup& group);
 
 // A machine as it was measured. Null: it has no such link.

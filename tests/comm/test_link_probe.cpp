@@ -172,6 +172,18 @@ TEST(BusBandwidth, OfOneRankIsNotMeasured) {
   EXPECT_EQ(group.wire(), WireCount{});
 }
 
+TEST(LinkProbe, CountsTheSlowestRank) {
+  const Ranks world = test_ranks();
+  const Group ranks(world.control, world.collectives, test_memory(),
+                    std::vector<int>(static_cast<size_t>(world.size()), 0));
+  constexpr double kSlow_s = 20e-3;
+  SleepingLink link(world.rank() == 0 ? kSlow_s : 0, kMostRate);
+  for (const LinkSample& sample :
+       sample_link(ranks, link, kAllReduce, test_stream(), {.largest = 16 << 10})) {
+    EXPECT_GE(sample.seconds, kSlow_s);  // a sleep never ends early
+  }
+}
+
 TEST(LinkProbe, AllRanksFindTheSame) {
   for_each_device([](Device device) {
     const Ranks world = test_ranks();

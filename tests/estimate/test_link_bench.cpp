@@ -16,7 +16,8 @@ constexpr Link kLink{.latency_s = 0x1p-10,
                      .bytes_per_s = 0x1p30,
                      .short_below = 32 << 10,
                      .short_latency_s = 0x1p-16,
-                     .short_bytes_per_s = 0x1p24};
+                     .short_bytes_per_s = 0x1p24,
+                     .all_to_all = 1.5};
 
 double seconds(const Link& link, double bytes) {
   return link.latency(bytes) + bytes / link.rate(bytes);
@@ -70,6 +71,7 @@ TEST(MeasuredMachine, HasTheLinksOfTheModel) {
         .scope = scope, .ranks = group->size(), .groups = world.size() / group->size()};
     for (int64_t bytes = 4 << 10; bytes <= 256 * kMiB; bytes *= 4) {
       const Tensor whole = Tensor::empty(memory, {bytes / 4}, DType::kF32, MemoryClass::kStaging);
+      const Tensor other = Tensor::empty(memory, whole.shape(), DType::kF32, MemoryClass::kStaging);
       const Tensor own = whole.slice(0, bytes / 4 / group->size());
       const auto time = [&](size_t kind, auto collective) {
         const double before = world.stream().clock().now_s;
@@ -79,6 +81,7 @@ TEST(MeasuredMachine, HasTheLinksOfTheModel) {
       time(0, [&] { group->all_reduce(whole, Traffic::kAllReduce); });
       time(1, [&] { group->reduce_scatter(whole, own); });
       time(2, [&] { group->all_gather(own, whole); });
+      time(3, [&] { group->all_to_all(whole, other); });
     }
     return measured;
   };
@@ -96,6 +99,8 @@ TEST(MeasuredMachine, HasTheLinksOfTheModel) {
     EXPECT_NEAR(seconds(*machine.between, between) / seconds(network.between, between), 1, 1e-8)
         << size;
   }
+  EXPECT_NEAR(machine.inside->all_to_all, 1, 1e-8);
+  EXPECT_NEAR(machine.between->all_to_all, kLink.all_to_all, 1e-8);
 }
 
 TEST(MeasuredMachine, IsReadBackFromItsText) {

@@ -14,7 +14,7 @@ from tandem_program import CONFIG, DATA, OK, Workspace, run
 DEVICE = os.environ.get("TANDEM_LINKS_DEVICE", "cpu")
 # The links that `tandem estimate` states for this machine's CPUs.
 STATED = {"inside": {"latency_us": 20, "gb_s": 2}, "between": {"latency_us": 50, "gb_s": 1}}
-PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
 
 
 class Links(Workspace):
@@ -55,7 +55,7 @@ class Links(Workspace):
         self.assertEqual(machine["network"].keys(), {"inside", "between"})
         self.assertRegex(machine["measured"], "; 4 ranks, 2 on each node")
         self.assertEqual(said.count("between, 2 ranks in each of 2 groups at once: all_gather\n"), 1)
-        self.assertEqual(said.count("\n       1048576 "), 9)
+        self.assertEqual(said.count("\n       1048576 "), 12)
         self.estimate("--machine", self.path("machine.json"))
 
     def test_one_node(self):
@@ -82,6 +82,11 @@ class Links(Workspace):
         one_slower = self.machine("short.json", inside={"latency_us": 20, "gb_s": 1e6, "short": short}, between=STATED["between"])
         self.assertEqual(self.estimate("--machine", one_slower), self.estimate("--inside-gb-s", "1"))
         self.assertEqual(self.estimate("--machine", one_slower, "--inside-gb-s", "2"), self.estimate("--inside-gb-s", "2"))
+        # Messages of bf16 are exchanged by all_to_all.
+        direct = self.machine("direct.json", inside=STATED["inside"], between={**STATED["between"], "all_to_all_times": 2})
+        self.assertEqual(self.estimate("--machine", direct), stated)
+        bf16 = ["--dist.wire_dtype", "bf16", "--dist.overlap", "false"]
+        self.assertGreater(self.estimate("--machine", direct, *bf16)[0], self.estimate(*bf16)[0])
 
     def test_bad_requests(self):
         self.assert_one_line(self.bench(ranks=1, code=CONFIG), "1 rank has no links; start it under mpirun -np N")
