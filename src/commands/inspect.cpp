@@ -311,7 +311,7 @@ void inspect_folder(const std::string& path, const Request& request, Control& co
     return;
   }
   const std::vector<RunFacts> runs = runs_in(path);
-  const char* is = runs.empty() ? "which holds a checkpoint and no run" : "a folder of runs";
+  const char* is = runs.empty() ? "which holds no run" : "a folder of runs";
   refuse(path, is,
          {{request.ranks, "--ranks"},
           {request.flight, "--flight"},
@@ -355,7 +355,7 @@ ExitCode inspect_command(const Words& words, World& world) {
   } else if (std::filesystem::is_directory(line.positional[0])) {
     inspect_folder(line.positional[0], request, world.control());
   } else {
-    refuse(line.positional[0], "a file",
+    refuse(line.positional[0], "which is no folder",
            {{request.tensors, "--tensors"},
             {request.ranks, "--ranks"},
             {request.flight, "--flight"},

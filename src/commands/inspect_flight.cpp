@@ -49,11 +49,12 @@ void print(const FlightRank& rank, int64_t now) {
 }  // namespace
 
 void inspect_flight(const std::string& folder, bool as_json) {
-  if (!std::filesystem::exists(folder)) {
+  const int64_t now = flight_now();
+  const auto ranks =
+      std::filesystem::exists(folder) ? read_flight(folder, true) : std::vector<FlightRank>();
+  if (ranks.empty()) {
     fail_data(folder, ": this run has no flight records");
   }
-  const int64_t now = flight_now();
-  const std::vector<FlightRank> ranks = read_flight(folder, true);
   const std::string verdict = visible(flight_verdict(ranks, now));
   if (as_json) {
     const Json all = mapped(ranks, [=](const FlightRank& rank) { return json_of(rank, now); });

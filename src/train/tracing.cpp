@@ -76,7 +76,7 @@ void Tracing::add(int64_t step, const Timeline& timeline) {
 
 void Tracing::finish(int64_t next) {
   std::string lacks =
-      steps_.contains(next) ? "the run ended before the last step of log.trace" : "";
+      steps_.contains(next) ? "the last steps of log.trace, which the run did not reach" : "";
   if (is_on()) {
     end();
   } else if (!is_done_ && !steps_.all().empty()) {

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -19,7 +20,7 @@ TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "launch")]
 import tandem_program  # noqa: E402
 from plants import build_shim  # noqa: E402
-from tandem_program import MPI_ENV, OK, TINY, Workspace, logged, main, run  # noqa: E402
+from tandem_program import DATA, MPI_ENV, OK, TINY, Workspace, logged, main, run  # noqa: E402
 
 TEMPORARY = 75
 KILLS = int(os.environ.get("TANDEM_FLIGHT_KILLS", 5))
@@ -158,15 +159,17 @@ class Hangs(Workspace):
                    "--train.steps", "4", ranks=ranks)
 
     def test_wrong_requests(self):
-        self.assert_one_line(run("inspect", self.text, "--flight"), "--flight has no meaning for .*, a file")
+        for path in [self.text, self.path("nothing")]:
+            self.assert_one_line(run("inspect", path, "--flight"), "--flight has no meaning for .*, which is no folder")
         self.check(self.run_train("damaged", ranks=1))
         folder = os.path.join(self.run_folder("damaged"), "flight")
         with open(os.path.join(folder, "rank-0000"), "r+") as record:
             record.truncate(1000)
         self.assert_one_line(run("inspect", self.run_folder("damaged"), "--flight"), "rank-0000: it is no whole flight record")
         os.remove(os.path.join(folder, "rank-0000"))
-        os.rmdir(folder)
-        self.assert_one_line(run("inspect", self.run_folder("damaged"), "--flight"), "this run has no flight records")
+        for _ in range(2):  # an empty folder, and none
+            self.assert_one_line(self.check(run("inspect", self.run_folder("damaged"), "--flight"), DATA), "this run has no flight records")
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

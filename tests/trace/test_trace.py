@@ -159,7 +159,7 @@ class Trace(Traced):
     def test_other_ends(self):
         folder = self.train("short", "--log.trace", "3-100", ranks=2, steps=5)
         self.assertEqual([step["step"] for step in self.account(folder)["steps"]], [3, 4, 5])
-        self.assertEqual(self.said.count("tandem: not traced: the run ended before the last step of log.trace\n"), 1)
+        self.assertEqual(self.said.count("tandem: not traced: the last steps of log.trace, which the run did not reach\n"), 1)
         again = run("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", "short", *TINY, *ON_DEVICE,
                     "--train.steps", "7", "--log.trace", "3-4", ranks=2)
         self.check(again)
@@ -178,7 +178,7 @@ class Trace(Traced):
             self.assert_one_line(run("train", "--data.path", self.text, *TINY, "--log.trace", wrong), "log.trace = .*such as 20-25")
         folder = self.train("wrong", "--log.trace", "2-3", steps=4)
         self.assert_one_line(run("inspect", folder, "--trace", "--flight"), "--flight has no meaning for ")
-        self.assert_one_line(run("inspect", self.text, "--trace"), "--trace has no meaning for .*, a file")
+        self.assert_one_line(run("inspect", self.text, "--trace"), "--trace has no meaning for .*, which is no folder")
         file = os.path.join(folder, "trace", "rank-0000.json.gz")
         with open(file, "rb") as damaged:
             content = damaged.read()
