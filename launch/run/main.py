@@ -51,14 +51,16 @@ def options(arguments):
     return chosen
 
 
-def rank_count(hosts, all_hosts, batch, tensor):
-    """All slots; with fewer hosts than asked for, the most that dist.tensor divides into groups that share the global batch evenly."""
+def rank_count(hosts, all_hosts, batch, micro_batch, tensor):
+    """All slots; with fewer hosts than asked for, the most that dist.tensor divides into groups that share the global batch
+    evenly, in whole micro-batches of a size that is given (0: of any)."""
     ranks = sum(host.slots for host in hosts)
     if len(hosts) == len(all_hosts):
         return ranks
     if ranks < tensor:
         raise Failure(TEMPORARY, f"dist.tensor = {tensor} needs as many ranks, and the hosts that answered have {ranks}: start more hosts")
-    return next(tensor * groups for groups in range(ranks // tensor, 0, -1) if batch % groups == 0)
+    shares = [groups for groups in range(ranks // tensor, 0, -1) if batch % (groups * max(micro_batch, 1)) == 0]
+    return tensor * shares[0] if shares else ranks  # the program refuses a batch that is not of whole micro-batches
 
 
 def network(hosts, net, uses_gpus):
@@ -120,7 +122,7 @@ def main(arguments):
         host.slots = host.slots or len(host.facts.get("gpu", [])) or 1
 
     # What follows for the job from its hosts.
-    ranks = rank_count(hosts, all_hosts, int(settings["train.global_batch"]), int(settings["dist.tensor"]))
+    ranks = rank_count(hosts, all_hosts, *(int(settings[key]) for key in ["train.global_batch", "train.micro_batch", "dist.tensor"]))
     uses_gpus = settings["run.device"] != "cpu" and any("gpu" in host.facts for host in hosts)
     net = network(hosts, chosen.net, uses_gpus)
     types = machine_types()

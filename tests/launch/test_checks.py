@@ -205,13 +205,15 @@ class HostLists(unittest.TestCase):
 class Choices(unittest.TestCase):
     def test_fewer_hosts_take_ranks_that_divide_the_batch(self):
         three = [Host(name, 8) for name in "abc"]
-        self.assertEqual(main.rank_count(three, three, 512, 1), 24)  # as asked; the program refuses it
-        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 512, 1), 16)
-        self.assertEqual(main.rank_count(three[:1], three, 12, 1), 6)
-        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 12, 4), 24)  # six groups of four ranks
-        self.assertEqual(main.rank_count(three[:1], three, 12, 3), 6)
+        self.assertEqual(main.rank_count(three, three, 512, 0, 1), 24)  # as asked; the program refuses it
+        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 512, 0, 1), 16)
+        self.assertEqual(main.rank_count(three[:1], three, 12, 0, 1), 6)
+        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 12, 0, 4), 24)  # six groups of four ranks
+        self.assertEqual(main.rank_count(three[:1], three, 12, 0, 3), 6)
+        self.assertEqual(main.rank_count(three[:1], three, 12, 4, 1), 3)  # shares of one micro-batch
+        self.assertEqual(main.rank_count(three[:1], three, 12, 5, 1), 8)  # the program refuses it
         with self.assertRaises(main.Failure) as failed:
-            main.rank_count(three[:1], three, 12, 16)
+            main.rank_count(three[:1], three, 12, 0, 16)
         self.assertEqual(failed.exception.code, main.TEMPORARY)
 
     def test_the_network(self):
