@@ -58,7 +58,7 @@ def parameters_in(folder):
         with h5py.File(path) as file:
             def add(name, piece):
                 if isinstance(piece, h5py.Dataset) and piece.size:
-                    tensors.setdefault(name.split("@")[0], {})[int(piece.attrs["offset"][0])] = piece[()].tobytes()
+                    tensors.setdefault(name.split("@")[0], {})[int(piece.attrs.get("offset", [0])[0])] = piece[()].tobytes()
             file.visititems(add)
     whole = {name: b"".join(pieces[offset] for offset in sorted(pieces)) for name, pieces in tensors.items()}
     for stack, pieces in STACKS.items():

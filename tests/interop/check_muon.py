@@ -38,7 +38,7 @@ class Muon(Workspace):
         """(value, momentum) of each matrix after a step."""
         with h5py.File(os.path.join(self.run_folder(name), f"checkpoints/step-{step:08d}/rank-0000.h5")) as file:
             def matrix(data):
-                return torch.from_numpy(data[()].reshape(data.attrs["shape"]))
+                return torch.from_numpy(data[()])
             return {piece: (matrix(file["param"][piece]), matrix(data)) for piece, data in file["optim/momentum"].items()}
 
     @staticmethod

@@ -32,7 +32,8 @@ TEST_F(Checkpoint, PiecesMayBeLongerThanWhatIsReadAtOnce) {
 TEST_F(Checkpoint, LayoutOfAFile) {
   const Slice columns({4, 5}, {0, 2}, {4, 3});
   const std::vector<Slab> slabs = {{"optim/m/a.b", Shape{4, 5}, 6, random_values(9, 1)},
-                                   {"param/a.b", columns, 1, random_values(4, 1)}};
+                                   {"param/a.b", columns, 1, random_values(4, 1)},
+                                   {"param/whole", Shape{4, 5}, 0, random_values(20, 2)}};
   const H5Reader file(save(1, slabs) + "/rank-0000.h5");
   const H5Dataset dataset = file.dataset("/optim/m/a.b");
   EXPECT_EQ(dataset.type, H5Type::kF32);
@@ -45,6 +46,9 @@ TEST_F(Checkpoint, LayoutOfAFile) {
             hash_of(slabs[0].data.raw(), 9 * 4).hex());
   EXPECT_EQ(file.int_attribute("/param/a.b", "start"), (std::vector<int64_t>{0, 2}));
   EXPECT_EQ(file.int_attribute("/param/a.b", "extent"), (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(file.dataset("/param/whole").shape, (std::vector<int64_t>{4, 5}));
+  EXPECT_FALSE(file.has_attribute("/param/whole", "shape"));
+  EXPECT_FALSE(file.has_attribute("/param/whole", "offset"));
 }
 
 // All tensors one after another, cut into `ranks` shards of equal size as ZeRO does. Boundaries

@@ -16,7 +16,7 @@ IGNORE = -1  # no target
 def weights_in(folder, step):
     """By name of the reference's parameters, some of which are stacks of several tensors."""
     with h5py.File(os.path.join(folder, f"checkpoints/step-{step:08d}/rank-0000.h5")) as file:
-        weights = {name: data[()].astype(np.float64).reshape(data.attrs["shape"]) for name, data in file["param"].items()}
+        weights = {name: data[()].astype(np.float64) for name, data in file["param"].items()}
     for stack, pieces in [("attn.qkv.", ["attn.q.", "attn.k.", "attn.v."]), ("mlp.gate_up.", ["mlp.gate.", "mlp.up."])]:
         for first in [name for name in weights if pieces[0] in name]:
             rows = [weights.pop(first.replace(pieces[0], piece)) for piece in pieces]

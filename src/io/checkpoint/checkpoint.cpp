@@ -116,9 +116,13 @@ FileEntry write_rank_file(const std::string& path, std::span<const Slab> slabs) 
     if (!used.insert(name).second) {
       name += str("@", count > 0 ? slab.slice.run_at(slab.offset).begin : slab.offset);
     }
-    writer.create_dataset(name, H5Type::kF32, {count});
-    writer.set_attribute(name, "shape", sizes_of(slab.slice.whole()));
-    writer.set_attribute(name, "offset", std::vector<int64_t>{slab.offset});
+    const std::vector<int64_t> shape = sizes_of(slab.slice.whole());
+    const bool is_whole = count == slab.slice.whole().elements();
+    writer.create_dataset(name, H5Type::kF32, is_whole ? shape : std::vector<int64_t>{count});
+    if (!is_whole) {
+      writer.set_attribute(name, "shape", shape);
+      writer.set_attribute(name, "offset", std::vector<int64_t>{slab.offset});
+    }
     if (slab.slice != Slice(slab.slice.whole())) {
       writer.set_attribute(name, "start", sizes_of(slab.slice.start()));
       writer.set_attribute(name, "extent", sizes_of(slab.slice.extent()));

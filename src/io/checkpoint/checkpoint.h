@@ -6,13 +6,14 @@
 //                 best/                         the same, at the best validation loss
 //                 step-00000200.partial/        not finished; never read
 //
-// A rank's file has one flat f32 dataset per piece: /param/<name>, /optim/<slot>/<name> or
-// /stat/<name>. Names are those of logical tensors (src/autograd/parameter.h). A piece begins at
-// element `offset` of a slice (row-major) of a tensor of shape `shape`. The slice begins at `start`
-// and has the size `extent`; without these it is the whole tensor. They are attributes of the
-// dataset, and so is `xxh3_128`, the hash of the piece's bytes in 32 hex digits. A second piece of
-// one tensor in one file has "@<its first element in the tensor>" after its name. The manifest has
-// a hash of all other bytes of each file.
+// A rank's file has one f32 dataset per piece: /param/<name>, /optim/<slot>/<name> or /stat/<name>.
+// Names are those of logical tensors (src/autograd/parameter.h). A whole tensor has its own shape.
+// Any other piece is flat: it begins at element `offset` of a slice (row-major) of a tensor of
+// shape `shape`. The slice begins at `start` and has the size `extent`; without these it is the
+// whole tensor. They are attributes of the dataset, and so is `xxh3_128`, the hash of the piece's
+// bytes in 32 hex digits; files of older versions have them for whole tensors, too. A second piece
+// of one tensor in one file has "@<its first element in the tensor>" after its name. The manifest
+// has a hash of all other bytes of each file.
 //
 // To save:  rank 0      begin_checkpoint(checkpoints, step), tells everybody the directory
 //           every rank  write_rank_file(directory/rank_file_name(rank), slabs), sends its entry

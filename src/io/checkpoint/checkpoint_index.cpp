@@ -28,14 +28,17 @@ bool is_shape(const std::vector<int64_t>& sizes) {
          });
 }
 
-// The slice that a dataset's attributes describe; nothing when they describe none.
-std::optional<Slice> slice_in(const H5Reader& reader, const std::string& dataset) {
-  const std::vector<int64_t> whole = reader.int_attribute(dataset, "shape");
-  std::vector<int64_t> start(whole.size()), extent = whole;
-  if (reader.has_attribute(dataset, "start")) {
-    start = reader.int_attribute(dataset, "start");
-    extent = reader.int_attribute(dataset, "extent");
-  }
+// An attribute of a dataset, or what holds without it.
+std::vector<int64_t> attribute_or(const H5Reader& reader, const std::string& dataset,
+                                  const char* name, std::vector<int64_t> otherwise) {
+  return reader.has_attribute(dataset, name) ? reader.int_attribute(dataset, name) : otherwise;
+}
+
+// The slice that a dataset and its attributes describe; nothing when they describe none.
+std::optional<Slice> slice_in(const H5Reader& reader, const H5Dataset& values) {
+  const auto whole = attribute_or(reader, values.name, "shape", values.shape);
+  const auto start = attribute_or(reader, values.name, "start", std::vector<int64_t>(whole.size()));
+  const auto extent = attribute_or(reader, values.name, "extent", whole);
   bool inside = is_shape(whole) && is_shape(start) && is_shape(extent) &&
                 start.size() == whole.size() && extent.size() == whole.size();
   for (size_t axis = 0; inside && axis < whole.size(); ++axis) {
@@ -46,8 +49,8 @@ std::optional<Slice> slice_in(const H5Reader& reader, const std::string& dataset
 
 CheckpointPiece piece_of(const H5Reader& reader, const std::string& dataset) {
   const H5Dataset values = reader.dataset(dataset);
-  const std::optional<Slice> slice = slice_in(reader, dataset);
-  const std::vector<int64_t> offset = reader.int_attribute(dataset, "offset");
+  const std::optional<Slice> slice = slice_in(reader, values);
+  const std::vector<int64_t> offset = attribute_or(reader, dataset, "offset", {0});
   if (!slice || offset.size() != 1 || values.type != H5Type::kF32 || offset[0] < 0 ||
       offset[0] > slice->elements() - values.count) {
     fail_data(reader.path(), ": ", dataset,

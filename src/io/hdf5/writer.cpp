@@ -187,6 +187,7 @@ void H5Writer::create_dataset(const std::string& name, H5Type type,
   H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
   H5Pset_obj_track_times(properties, false);
+  H5Pset_dset_no_attrs_hint(properties, true);  // no room for attributes that may not come
   const Id id(
       H5Dcreate2(file_, name.c_str(), file_type(type), space, H5P_DEFAULT, properties, H5P_DEFAULT),
       H5Dclose);
