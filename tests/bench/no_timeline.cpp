@@ -13,10 +13,10 @@ namespace tandem {
 std::string_view name_of(Phase /*phase*/) { return "none"; }
 Phase Timeline::enter(Stream& /*compute*/, Phase phase) { return std::exchange(phase_, phase); }
 void Timeline::enter_range(Stream& /*compute*/, const std::string& /*range*/) {}
-void Timeline::wait(Stream& compute, const Event& communication) { compute.wait(communication); }
-void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
-  if (communication) {
-    wait(compute, *std::exchange(communication, std::nullopt));
+void Timeline::wait(Stream& compute, const Event& event, Phase /*phase*/) { compute.wait(event); }
+void Timeline::wait(Stream& compute, std::optional<Event>& event, Phase phase) {
+  if (event) {
+    wait(compute, *std::exchange(event, std::nullopt), phase);
   }
 }
 Timeline Timeline::take(Stream& /*compute*/) { return {}; }
@@ -31,6 +31,7 @@ std::string flight_path(const std::string& folder, int /*rank*/) { return folder
 std::string shared_flight_path(int64_t /*start*/, int /*rank*/) { return ""; }
 std::string FlightCollective::text() const { return kind; }
 std::string FlightCollective::time(int64_t /*now*/) const { return ""; }
+void FlightRecord::note_beat(int64_t /*now*/) {}
 FlightLog::FlightLog() : record_(new FlightRecord{}) {}
 void FlightLog::keep_in(const std::string& /*folder*/, int64_t /*start*/, int /*rank*/,
                         int /*ranks*/, const std::string& /*host*/) {}
