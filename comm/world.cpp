@@ -41,12 +41,9 @@ World::Place World::start_mpi() {
 }
 
 World::World() : host_(host_name()) {
-  // By default CUDA loads a kernel at its first launch, and may then wait for all work on the GPU.
-  // That can be a deadlock: the work may be a collective that waits for a rank whose host waits in
-  // the same way. So can two collectives that GPUs start in different orders (nccl_stream.h).
-  // Values that the user has set stay. 1 rank does not need this.
+  // Two collectives that GPUs start in different orders are a deadlock (nccl_stream.h). A value
+  // that the user has set stays. 1 rank does not need this.
   if (launched_processes() > 1) {  // before CUDA starts, and before there are threads
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   }
   if (started_by_launcher()) {

@@ -12,6 +12,7 @@
 #include "comm/transport/ring.h"
 #include "src/core/error.h"
 #include "src/device/copy.h"
+#include "src/device/cuda.h"
 #include "src/device/cuda_check.h"
 #include "src/device/ranks/agreement.h"
 
@@ -91,6 +92,9 @@ NcclCollectives::NcclCollectives(Control& control, const std::atomic<double>& ti
       stream_(std::make_shared<Stream>(Stream::background(Device::kCuda))),
       exceptions_(std::uncaught_exceptions()) {
   require_own_gpus(control_);
+  // Were a kernel loaded beside a collective, its load could wait for that collective, and so for
+  // another rank, whose host may wait in the same way.
+  cuda::load_kernels();
   comm_ = nccl_->join(control_);
 }
 

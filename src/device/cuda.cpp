@@ -68,6 +68,13 @@ void check_launch(const char* launch) {
   }
 }
 
+void load_kernels() {
+  for (const void* kernel : kernels()) {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, kernel));
+  }
+}
+
 int device_count() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);

@@ -32,6 +32,10 @@ int64_t largest_shared_bytes();  // of a block that asks for them, static and dy
 // CUDA versions: the newest that the driver supports, and the one that Tandem was built with.
 std::string versions();  // "driver for CUDA 13.0, built with 13.0"
 
+// Loads all of this program's kernels onto the GPU in use. Without it CUDA loads a kernel at its
+// first launch, before which it may wait for all work of the GPU.
+void load_kernels();
+
 // Null when the memory is exhausted.
 void* allocate(int64_t bytes);
 void release(void* data);

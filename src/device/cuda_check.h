@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <source_location>
+#include <vector>
 
 namespace tandem::cuda {
 
@@ -16,5 +17,13 @@ void check(cudaError_t code, std::source_location place = std::source_location::
 // The same for the kernel launched last; `launch` is the launching function's signature, which
 // holds the kernel's name.
 void check_launch(const char* launch);
+
+// All kernels that this program may launch. It is complete before main() begins.
+inline std::vector<const void*>& kernels() {
+  static std::vector<const void*> all;
+  return all;
+}
+template <auto kKernel>
+inline const bool is_listed = (kernels().push_back(reinterpret_cast<const void*>(kKernel)), true);
 
 }  // namespace tandem::cuda

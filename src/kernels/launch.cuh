@@ -30,6 +30,7 @@ void allow_dynamic_shared(size_t bytes) {
 // name if CUDA refuses the launch.
 template <auto kKernel, class... A>
 void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... arguments) {
+  static_cast<void>(cuda::is_listed<kKernel>);
   if (dynamic_bytes > 0) {
     allow_dynamic_shared<kKernel>(dynamic_bytes);
   }

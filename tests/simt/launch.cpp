@@ -151,11 +151,10 @@ void record(const Launch& launch) {
 
 // Before CUDA loads a kernel, it may wait for all work on the GPU. That includes a collective that
 // waits for another rank, which may itself be waiting here.
-void load(const std::string& kernel) {
-  static auto* loaded = new std::set<std::string>;
-  if (settings().lazy_loading && loaded->insert(kernel).second && others_are_awaited()) {
-    fail("kernel loaded while a collective waits for other ranks",
-         kernel + "; CUDA_MODULE_LOADING=EAGER loads all at the start");
+void load(const void* function, const std::string& kernel) {
+  static auto* loaded = new std::set<const void*>;
+  if (loaded->insert(function).second && others_are_awaited()) {
+    fail("kernel loaded while a collective waits for other ranks", kernel);
   }
 }
 
@@ -195,7 +194,7 @@ void enqueue_kernel(CUstream_st* stream, Launch launch, std::function<void()> ru
   fail_unread_error();
   check_limits(launch);
   RuntimeLock lock;
-  load(launch.kernel);
+  load(launch.function, launch.kernel);
   ++counters().launches;
   if (launch_observer()) {
     launch_observer()(launch.kernel + text(launch.grid.x, launch.grid.y, launch.grid.z) +
@@ -302,3 +301,9 @@ std::string running_place() {
 }
 
 }  // namespace simt
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  simt::RuntimeLock lock;
+  simt::load(kernel, "by cudaFuncGetAttributes");
+  return cudaSuccess;
+}

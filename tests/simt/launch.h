@@ -13,6 +13,7 @@ namespace simt {
 
 struct Launch {
   std::string kernel;
+  const void* function;
   dim3 grid, block;
   size_t dynamic_bytes;
   std::string arguments;  // for the launch observer; empty when there is none

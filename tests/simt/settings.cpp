@@ -87,7 +87,6 @@ Settings::Settings() {
   pinned = std::strtoull(variable("TANDEM_SIMT_PINNED", "0"), nullptr, 0);
   coverage = variable("TANDEM_SIMT_COVERAGE", "");
   launches = variable("TANDEM_SIMT_LAUNCHES", "");
-  lazy_loading = std::string_view(variable("CUDA_MODULE_LOADING", "LAZY")) != "EAGER";
 }
 
 Settings& settings() {

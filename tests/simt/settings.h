@@ -28,7 +28,6 @@ struct Settings {
   std::string coverage, launches;
   bool late_copies = true;     // of copy_async: at the wait, not at once
   bool truncate_sums = false;  // in mma: as hardware does, not rounded to nearest
-  bool lazy_loading = true;    // of kernels, at their first launch
 };
 
 Settings& settings();

@@ -27,7 +27,6 @@
 //   TANDEM_SIMT_CUDNN     fast, slow: there is a cuDNN, faster or slower than Tandem's attention by
 //   the
 //                         clock of events; fast-errs: the first, and its gradient is wrong
-//   CUDA_MODULE_LOADING   LAZY, as in CUDA: a kernel is loaded when it is first launched
 #pragma once
 
 #include <cstddef>

@@ -206,5 +206,7 @@ template <class... P>
 cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int) {
   return cudaSuccess;
 }
+struct cudaFuncAttributes {};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel);
 
 #include "tests/simt/device_functions.h"

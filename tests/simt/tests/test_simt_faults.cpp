@@ -331,16 +331,14 @@ std::string failure_beside_a_collective(bool with_others) {
 }
 
 TEST(Fault, KernelLoadedWhileRanksWaitForEachOther) {
-  const bool before = simt::settings().lazy_loading;
-  simt::settings().lazy_loading = true;
   EXPECT_THAT(failure_beside_a_collective<0>(true),
               AllOf(HasSubstr("kernel loaded while a collective waits for other ranks"),
                     HasSubstr("loaded_late_kernel<0>")));
   EXPECT_EQ(failure_beside_a_collective<0>(true), "");  // the kernel is loaded now
   EXPECT_EQ(failure_beside_a_collective<1>(false), "");
-  simt::settings().lazy_loading = false;
+  cudaFuncAttributes attributes{};
+  cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(loaded_late_kernel<2>));
   EXPECT_EQ(failure_beside_a_collective<2>(true), "");
-  simt::settings().lazy_loading = before;
 }
 
 TEST(Fault, CudaCallFromAStream) {

@@ -34,10 +34,12 @@ std::string text_of(void (*)(P...), A... arguments) {
 // Enqueues the kernel on the device's stream. A launch that sm_80 would refuse is a failure.
 template <auto kKernel, class... A>
 void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... arguments) {
-  simt::enqueue_kernel(device.stream,
-                       {simt::kernel_name(__PRETTY_FUNCTION__), grid, block, dynamic_bytes,
-                        simt::launch_observer() ? simt_launch::text_of(kKernel, arguments...) : ""},
-                       simt_launch::bind(kKernel, arguments...));
+  static_cast<void>(cuda::is_listed<kKernel>);
+  simt::enqueue_kernel(
+      device.stream,
+      {simt::kernel_name(__PRETTY_FUNCTION__), reinterpret_cast<const void*>(kKernel), grid, block,
+       dynamic_bytes, simt::launch_observer() ? simt_launch::text_of(kKernel, arguments...) : ""},
+      simt_launch::bind(kKernel, arguments...));
 }
 
 // The block's static shared memory, as one struct per kernel (up to 48 KiB). All calls with one
