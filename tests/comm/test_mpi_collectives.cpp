@@ -371,5 +371,12 @@ TEST(World, KnowsItsPlace) {
   EXPECT_LT(world.local_rank(), world.local_size());
 }
 
+// Open MPI reads it when it starts.
+TEST(World, TellsOpenMpiToSendUnasked) {
+  if (test_world().size() > 1) {
+    EXPECT_STREQ(std::getenv("OMPI_MCA_btl_tcp_flags"), "send,inplace");
+  }
+}
+
 }  // namespace
 }  // namespace tandem::testing

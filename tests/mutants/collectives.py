@@ -128,6 +128,8 @@ MUTANTS = [
     Mutant("link probe: the fastest rank counts", "comm/link_probe.cpp",
            "slowest.begin(), std::ranges::max)", "slowest.begin(), [&](double a, double b) { return a > 0 ? std::min(a, b) : b; })",
            ["comm.link_probe_np2 LinkProbe.CountsTheSlowestRank"]),
+    Mutant("long messages over TCP are asked for", "comm/world.cpp", 'setenv("OMPI_MCA_btl_tcp_flags", "send,inplace", 0);', "",
+           ["comm.mpi_collectives_np2 World.TellsOpenMpiToSendUnasked"]),
     Mutant("link file: figures may be anything that is not negative", "src/estimate/link_bench.cpp",
            "number >= figure->least && number <= figure->most", "number >= 0", ["estimate.link_bench"]),
     Mutant("link file: samples are not looked at", "src/estimate/link_bench.cpp",
