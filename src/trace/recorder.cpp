@@ -87,13 +87,13 @@ Trace Recorder::end() {
 void Recorder::add_step(int64_t number, const Timeline& timeline) {
   const std::lock_guard lock(mutex_);
   const std::vector<Timeline::Mark>& marks = timeline.marks();
-  const auto time = [&](const Timeline::Mark& mark) {
-    return compute_->device() == Device::kCuda ? time_of(mark.event) : nanoseconds(mark.host);
-  };
-  int64_t begin = time(marks.front());
+  const std::vector<double> times = timeline.times();
+  const Timeline::Mark& first = marks.front();
+  const int64_t start = first.on_host ? nanoseconds(first.host) : time_of(first.event);
+  int64_t begin = start;
   Trace::Step step{.number = number, .span = {begin, begin}, .parts = timeline.seconds()};
   for (size_t i = 0; i + 1 < marks.size(); ++i) {
-    step.span.end = time(marks[i + 1]);
+    step.span.end = start + std::llround(times[i + 1] * 1e9);
     if (step.span.end > begin) {
       trace_.pieces.push_back({{begin, step.span.end}, marks[i].phase, marks[i].range});
     }

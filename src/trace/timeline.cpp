@@ -1,5 +1,6 @@
 #include "src/trace/timeline.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "src/core/error.h"
@@ -14,9 +15,9 @@ std::string_view name_of(Phase phase) {
   return kNames[static_cast<size_t>(phase)];
 }
 
-Phase Timeline::enter(Stream& compute, Phase phase) {
+Phase Timeline::enter(Stream& compute, Phase phase, bool on_host) {
   flight_log().enter(name_of(phase));
-  return mark(compute, phase);
+  return mark(compute, phase, on_host);
 }
 
 void Timeline::enter_range(Stream& compute, const std::string& range) {
@@ -24,7 +25,7 @@ void Timeline::enter_range(Stream& compute, const std::string& range) {
   mark(compute, phase_);
 }
 
-Phase Timeline::mark(Stream& compute, Phase phase) {
+Phase Timeline::mark(Stream& compute, Phase phase, bool on_host) {
   if (stamps_) {
     const int64_t number = std::ssize(marks_);
     require(number < stamps_.elements(), "Timeline: the graph has more marks than stamps");
@@ -33,11 +34,12 @@ Phase Timeline::mark(Stream& compute, Phase phase) {
     marks_.push_back({.phase = phase, .range = range_, .stamp = number});
     return std::exchange(phase_, phase);
   }
-  const bool on_gpu = compute.device() == Device::kCuda;
+  on_host = on_host || compute.device() == Device::kCpu;
   marks_.push_back({.phase = phase,
                     .range = range_,
-                    .event = on_gpu ? compute.record_time() : Event(),
-                    .host = on_gpu ? Clock::time_point() : Clock::now()});
+                    .on_host = on_host,
+                    .event = on_host ? Event() : compute.record_time(),
+                    .host = Clock::now()});
   return std::exchange(phase_, phase);
 }
 
@@ -68,31 +70,35 @@ void Timeline::append(const Timeline& graph, const Tensor& stamps) {
 }
 
 double Timeline::Mark::seconds_since(const Mark& earlier) const {
-  if (stamp >= 0) {
-    const auto clock = stamps.as<int64_t>();
-    return 1e-9 * static_cast<double>(clock[stamp] - clock[earlier.stamp]);
+  if (earlier.stamp >= 0) {
+    const auto clock = earlier.stamps.as<int64_t>();
+    return stamp < 0 ? 0 : 1e-9 * static_cast<double>(clock[stamp] - clock[earlier.stamp]);
   }
-  return host == Clock::time_point() ? event.seconds_since(earlier.event)
-                                     : std::chrono::duration<double>(host - earlier.host).count();
+  return on_host || earlier.on_host ? std::chrono::duration<double>(host - earlier.host).count()
+                                    : event.seconds_since(earlier.event);
 }
 
-// Stamps and events are two clocks. The time around a graph that its stamps do not cover belongs to
-// the mark before it.
-PhaseSeconds Timeline::seconds() const {
-  PhaseSeconds seconds{};
-  const auto add = [&](const Mark& mark, double time) {
-    seconds[static_cast<size_t>(mark.phase)] += time;
-  };
+// Events, stamps and the host have clocks of their own. What lies between two events is as late as
+// it can be: the host has waited, or a graph has ended, just before the later one.
+std::vector<double> Timeline::times() const {
+  std::vector<double> times(marks_.size());
   for (size_t i = 0, next = 1; next < marks_.size(); i = next++) {
-    double inside = 0;
-    for (; marks_[next].stamp >= 0; ++next) {
-      if (marks_[next - 1].stamp >= 0) {
-        const double time = marks_[next].seconds_since(marks_[next - 1]);
-        add(marks_[next - 1], time);
-        inside += time;
-      }
+    while (next + 1 < marks_.size() && (marks_[next].on_host || marks_[next].stamp >= 0)) {
+      ++next;
     }
-    add(marks_[i], marks_[next].seconds_since(marks_[i]) - inside);
+    times[next] = times[i] + marks_[next].seconds_since(marks_[i]);
+    for (size_t j = next - 1; j > i; --j) {
+      times[j] = std::max(times[i], times[j + 1] - marks_[j + 1].seconds_since(marks_[j]));
+    }
+  }
+  return times;
+}
+
+PhaseSeconds Timeline::seconds() const {
+  const std::vector<double> times = this->times();
+  PhaseSeconds seconds{};
+  for (size_t i = 0; i + 1 < times.size(); ++i) {
+    seconds[static_cast<size_t>(marks_[i].phase)] += times[i + 1] - times[i];
   }
   return seconds;
 }

@@ -2,8 +2,9 @@
 //
 // The parts add up to the whole time. On a GPU they are measured by events of the stream, so work
 // that hides behind earlier work of the stream takes no time here. On the CPU, where the stream is
-// the host thread, by the host's clock. A graph has marks of its own: the GPU stores its clock at
-// each, and the timeline of a step that launches the graph takes them in.
+// the host thread, by the host's clock. So are waits of the host on a GPU, as far as they leave the
+// stream without work. A graph has marks of its own: the GPU stores its clock at each, and the
+// timeline of a step that launches the graph takes them in.
 #pragma once
 
 #include <array>
@@ -44,12 +45,14 @@ class Timeline {
   // A point of the compute stream, and what the time after it belongs to.
   struct Mark {
     Phase phase{};
-    std::string range{};  // "block 3 backward"; "" outside of all ranges
-    Event event{};        // on a GPU, where `host` is not set
+    std::string range{};   // "block 3 backward"; "" outside of all ranges
+    bool on_host = false;  // without an event
+    Event event{};
     Clock::time_point host{};
     int64_t stamp = -1;  // inside a graph: its element of `stamps`, without event and host
     Tensor stamps{};     // i64, nanoseconds, in host memory
 
+    // Of an earlier mark in a graph and a later one outside: 0.
     double seconds_since(const Mark& earlier) const;
   };
 
@@ -59,8 +62,8 @@ class Timeline {
   explicit Timeline(Tensor stamps) : stamps_(std::move(stamps)) {}
 
   // From now on, time belongs to `phase`. Returns the phase until now. The first call begins the
-  // timeline.
-  Phase enter(Stream& compute, Phase phase);
+  // timeline. `on_host`: as in during().
+  Phase enter(Stream& compute, Phase phase, bool on_host = false);
   // From now on, time belongs to this range of the same phase.
   void enter_range(Stream& compute, const std::string& range);
   // compute.wait(event), as `phase`. On the CPU it blocks the host.
@@ -68,9 +71,11 @@ class Timeline {
   // The same, once for each event: if there is one, waits and takes it away.
   void wait(Stream& compute, std::optional<Event>& event, Phase phase = Phase::kCommunication);
   // Runs work() and returns its result; its time belongs to `phase`. Phases inside kSaving and
-  // kElsewhere belong to these.
+  // kElsewhere belong to these. `on_host`: work() waits on the host, and asks nothing of the
+  // stream. On a GPU this takes no event, but the stream needs one before it gets other work:
+  // enter().
   template <class F>
-  auto during(Stream& compute, Phase phase, F&& work) {
+  auto during(Stream& compute, Phase phase, F&& work, bool on_host = false) {
     if (phase_ == Phase::kSaving || phase_ == Phase::kElsewhere) {
       return work();
     }
@@ -79,8 +84,9 @@ class Timeline {
       Timeline& timeline;
       Stream& compute;
       Phase before;
-      ~Back() { timeline.enter(compute, before); }
-    } const back{*this, compute, enter(compute, phase)};
+      bool on_host;
+      ~Back() { timeline.enter(compute, before, on_host); }
+    } const back{*this, compute, enter(compute, phase, on_host), on_host};
     return work();
   }
   // Returns the timeline up to now; this one goes on, in the same phase.
@@ -92,11 +98,13 @@ class Timeline {
 
   // In the order of the stream.
   const std::vector<Mark>& marks() const { return marks_; }
-  // On a GPU, call it only after the compute stream has passed the last mark.
+  // When the stream passed each mark, in seconds since the first. On a GPU, call it and seconds()
+  // only after the compute stream has passed the last mark.
+  std::vector<double> times() const;
   PhaseSeconds seconds() const;
 
  private:
-  Phase mark(Stream& compute, Phase phase);
+  Phase mark(Stream& compute, Phase phase, bool on_host = false);
 
   Phase phase_ = Phase::kCompute;
   std::string range_;

@@ -32,6 +32,7 @@ void RunningSteps::enqueue(std::vector<MicroBatch> batch, double targets,
                 .lr = lr_at(config_.schedule(), state_.step),
                 .targets = targets,
                 .batch = std::move(batch)};
+  training_.timeline().enter(machine_.stream, Phase::kCompute);
   training_.run(send_input(next));
   state_.val_loss.reset();
   ++state_.step;
@@ -100,8 +101,8 @@ void RunningSteps::log_step(const Enqueued& done, const StepState& state) {
                       .loss_scale = state.loss_scale,
                       .skipped = state.skipped,
                       .drift = std::exchange(drift_, std::nullopt)};
-  during(Phase::kCommunication,
-         [&] { window_.close(done.end, islands_.all_meet_after(done.step), metrics); });
+  during_wait(Phase::kCommunication,
+              [&] { window_.close(done.end, islands_.all_meet_after(done.step), metrics); });
   if (log_) {
     log_->training(metrics);
   }
@@ -118,7 +119,7 @@ double RunningSteps::leave_out(Phase phase, std::string_view reason,
   {
     const ProfilerRange range{std::string(reason)};
     const MetricsWindow::Mark begin = window_.mark();
-    during(phase, work);
+    training_.timeline().during(machine_.stream, phase, work);
     if (phase == Phase::kElsewhere) {
       window_.leave_out_messages(begin);
     }

@@ -47,10 +47,10 @@ class RunningSteps {
   const LostRun& lost() const { return lost_; }
   double loss_scale() const { return loss_scale_; }  // of the last step that has ended
 
-  // Work that is part of a step, in the timeline.
+  // A wait of the host that is part of a step, in the timeline.
   template <class F>
-  auto during(Phase phase, F&& work) {
-    return training_.timeline().during(machine_.stream, phase, std::forward<F>(work));
+  auto during_wait(Phase phase, F&& wait) {
+    return training_.timeline().during(machine_.stream, phase, std::forward<F>(wait), true);
   }
   // Runs work(), whose time belongs to no step, and returns its seconds. `reason`: for the
   // progress bar; empty: too short to be shown.

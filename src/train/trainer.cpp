@@ -200,10 +200,10 @@ Trainer::StepPlan Trainer::plan_step() {
               .lost = steps_->lost().found(),
               .calls = all_meet ? flight_log().take_calls() : 0};
   for (int64_t i = 0; i < training_->batch().accumulation() && !plan.skips; ++i) {
-    plan.batch.push_back(steps_->during(Phase::kData, [&] { return loader_->next(); }));
+    plan.batch.push_back(steps_->during_wait(Phase::kData, [&] { return loader_->next(); }));
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
-  plan.agreed = steps_->during(Phase::kCommunication, [&] {
+  plan.agreed = steps_->during_wait(Phase::kCommunication, [&] {
     const Mesh& mesh = *machine_.mesh();
     return all_meet ? decide(votes, mesh) : decide_apart(votes.targets, mesh);
   });

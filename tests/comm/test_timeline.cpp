@@ -103,6 +103,20 @@ TEST_F(OnGpu, AGraphHasAClockOfItsOwn) {
   EXPECT_EQ(together(timeline_), 22);
 }
 
+// At first the stream has work until the host goes on, and then it has none for 5 s.
+TEST_F(OnGpu, AWaitOfTheHostCountsWhileTheStreamHasNoWork) {
+  using namespace std::chrono_literals;
+  timeline_.enter(compute_, Phase::kCompute);
+  for (const double idle_s : {0, 5}) {
+    timeline_.during(
+        compute_, Phase::kData, [] { std::this_thread::sleep_for(20ms); }, true);
+    compute_.clock().advance(idle_s);
+    timeline_.enter(compute_, Phase::kCompute);
+    EXPECT_EQ(of(timeline_, Phase::kData) >= 0.02, idle_s > 0);
+    EXPECT_EQ(of(timeline_, Phase::kData) > 0, idle_s > 0);
+  }
+}
+
 TEST_F(OnGpu, PartsInsideSavingBelongToIt) {
   timeline_.enter(compute_, Phase::kCompute);
   const int result = timeline_.during(compute_, Phase::kSaving, [&] {
