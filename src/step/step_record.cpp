@@ -69,13 +69,17 @@ void StepRecord::restore(Stream& stream, const StepState& state) {
   stream.synchronize();
 }
 
-StepRecord::Copy StepRecord::copy_to_host() {
-  const Tensor host =
-      Tensor::empty(staging_, results_.shape(), results_.dtype(), MemoryClass::kStaging);
-  copies_.copy(results_, host);
-  return {.done = copies_.finish(),
-          .state = host.slice(0, kState),
-          .figures = host.slice(kState, figures_.elements())};
+StepRecord::Copy StepRecord::copy_to_host(const Tensor& stamps) {
+  const auto copied = [this](const Tensor& from) {
+    Tensor host = Tensor::empty(staging_, from.shape(), from.dtype(), MemoryClass::kStaging);
+    copies_.copy(from, host);
+    return host;
+  };
+  const Tensor results = copied(results_);
+  return {.state = results.slice(0, kState),
+          .figures = results.slice(kState, figures_.elements()),
+          .stamps = stamps ? copied(stamps) : Tensor(),
+          .done = copies_.finish()};
 }
 
 double StepRecord::Copy::loss() const {

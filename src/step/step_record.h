@@ -49,12 +49,13 @@ class StepRecord {
 
   // The host's copy of a finished step.
   struct Copy {
+    Tensor state, figures, stamps;
     Event done;  // the tensors may be read
-    Tensor state, figures;
     const StepState& step_state() const { return *reinterpret_cast<StepState*>(state.raw()); }
     double loss() const;  // sum over the targets of the global batch, in the order of micro-batches
   };
-  Copy copy_to_host();
+  // `stamps`: i64 on the device, of the timeline of a graph; may be nothing.
+  Copy copy_to_host(const Tensor& stamps = {});
 
  private:
   Memory& staging_;

@@ -9,20 +9,6 @@
 
 namespace tandem {
 
-namespace {
-
-bool stand_together(const DeviceBatch& a, const DeviceBatch& b) {
-  return a.input.raw() == b.input.raw() && a.input.shape() == b.input.shape() &&
-         a.targets.raw() == b.targets.raw() && a.targets.shape() == b.targets.shape();
-}
-
-TrainingStep::Input with(const std::vector<DeviceBatch>& batches, TrainingStep::Input input) {
-  input.batch = [&batches](int64_t i) { return batches[static_cast<size_t>(i)]; };
-  return input;
-}
-
-}  // namespace
-
 TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stream, Memory& memory,
                            Memory& staging, const Options& options)
     : model_(model),
@@ -31,7 +17,6 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
       memory_(memory),
       staging_(staging),
       scratch_(memory.scratch()),
-      copies_(stream),
       options_(options),
       verdict_{.clip_norm = options.clip_norm,
                .halts = options.halts,
@@ -95,17 +80,17 @@ void TrainingStep::make_islands() {
   optimizer_ = std::move(outer);
 }
 
-void TrainingStep::run(const Input& input) {
+StepRecord::Copy TrainingStep::run(const Input& input) {
   if (islands_) {
     islands_->begin();
   }
   send(input);
-  const bool is_metered = stream_.meter() && !stream_.is_dry();
-  if (options_.graph && has_run_ && !check_ && !recorder().is_on() && !is_metered) {
+  if (options_.graph && has_run_ && !check_ && !recorder().is_on() && !stream_.meter()) {
     return launch(input);
   }
   enqueue(input);
   has_run_ = true;
+  return record_->copy_to_host();
 }
 
 // Brings the numbers of a step to the device.
@@ -151,56 +136,46 @@ void TrainingStep::settle() {
   }
 }
 
-void TrainingStep::launch(const Input& input) {
-  std::vector<DeviceBatch> batches;
-  for (int64_t i = 0; i < options_.batch.accumulation(); ++i) {
-    batches.push_back(input.batch(i));
-  }
-  if (stream_.is_dry()) {
-    return enqueue(with(batches, input));
-  }
+StepRecord::Copy TrainingStep::launch(const Input& input) {
   const std::string held = scratch_.held();
   require(held.empty(), "TrainingStep: between steps there is ", held);
   if (!captured_) {
-    capture(input, batches);
+    capture(input);
   }
-  require(std::ranges::equal(batches, captured_->batches, stand_together),
-          "TrainingStep: the batches do not stand where the graph reads them");
+  require(input.memory && input.memory.raw() == captured_->input.raw() &&
+              input.memory.bytes() == captured_->input.bytes(),
+          "TrainingStep: the input does not stand where the graph reads it");
   Collectives& collectives = groups_.stage.collectives();
   collectives.before_graph(stream_);
-  timeline().enter(stream_, Phase::kCompute);
   captured_->graph.launch(stream_);
-  const Tensor stamps = stamps_.slice(0, std::ssize(captured_->timeline.marks()));
-  const Tensor on_host =
-      Tensor::empty(staging_, stamps.shape(), stamps.dtype(), MemoryClass::kStaging);
-  copies_.copy(stamps, on_host);
-  collectives.add_graph(copies_.finish());
-  timeline().append(captured_->timeline, on_host);
   store_->values.outdate();
+  StepRecord::Copy record =
+      record_->copy_to_host(stamps_.slice(0, std::ssize(captured_->timeline.marks())));
+  collectives.add_graph(record.done);
+  timeline().append(captured_->timeline, record.stamps);
+  return record;
 }
 
 // Steps before may have left values that are whole already. The graph gathers them all the same.
-void TrainingStep::capture(const Input& input, const std::vector<DeviceBatch>& batches) {
+void TrainingStep::capture(const Input& input) {
   scratch_.keep_blocks();
   store_->values.outdate();
   Timeline outside = std::exchange(timeline(), Timeline(stamps_));
   Graph graph(stream_, [&] {
     timeline().enter(stream_, Phase::kCompute);
-    enqueue(with(batches, input));
+    enqueue(input);
     timeline().enter(stream_, Phase::kCompute);
   });
-  captured_.emplace(Captured{.graph = std::move(graph),
-                             .timeline = std::exchange(timeline(), std::move(outside)),
-                             .batches = batches});
+  Timeline inside = std::exchange(timeline(), std::move(outside));
+  captured_.emplace(Captured{std::move(graph), std::move(inside), input.memory});
 }
 
 LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& first) {
   require(first.step_state().halted != 0, "TrainingStep::run_again: training is not halted");
   check_.emplace(model_, store_->gradients, groups_.stage, stream_, memory_);
-  run(input);  // updates nothing, because training is halted
+  const StepRecord::Copy second = run(input);  // updates nothing, because training is halted
   const std::optional<FiniteCheck::Place> place = check_->place();
   check_.reset();
-  const StepRecord::Copy second = record_->copy_to_host();
   groups_.stage.wait(second.done);
   return agree_on_lost_step(groups_.stage.control(), place, first, second,
                             options_.batch.accumulation());

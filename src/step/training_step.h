@@ -34,8 +34,10 @@ class TrainingStep {
     int64_t step = 0;  // updates done before
     double lr = 0;
     double targets = 0;  // in the global batch
-    // Returns this rank's micro-batch by number. Called again if the step is run again.
+    // Returns this rank's micro-batch by number. Called again if the step is run again. A graph
+    // keeps what it asks of the stream.
     std::function<DeviceBatch(int64_t micro_step)> batch;
+    Tensor memory{};  // with options.graph: what batch() reads, which must stay where it is
   };
 
   // Collective among `groups`. The ranks of groups.data share the global batch, those of other data
@@ -49,10 +51,11 @@ class TrainingStep {
   // to the next one: whoever else wants to read them calls settle() first.
   //
   // With options.graph the first step is enqueued like that, the second is captured, and it and
-  // later ones are launches of this graph. Then all of the scratch memory must be free, and
-  // input.batch() must return the same tensors in each step, others for each micro-step. Steps that
+  // later ones are launches of this graph. Then all of the scratch memory must be free. Steps that
   // are traced, metered or run again stay outside the graph.
-  void run(const Input& input);
+  //
+  // Returns the record of the step as it will be when `done` is reached.
+  StepRecord::Copy run(const Input& input);
   // Collective. Ends what steps have left to the next one, but for what IslandSync does: later work
   // of the compute stream sees masters and state, and forward passes find the values.
   void settle();
@@ -74,8 +77,6 @@ class TrainingStep {
             .gate = &store_->gradients,
             .tensor = groups_.exchange()};
   }
-  // Where the input of a micro-step stands, so that no two that are needed at once share a place.
-  int64_t input_slot(int64_t micro_step) const { return options_.graph ? micro_step : 0; }
 
   ParamStore& store() { return *store_; }
   StepRecord& record() { return *record_; }
@@ -95,15 +96,15 @@ class TrainingStep {
   struct Captured {
     Graph graph;
     Timeline timeline;
-    std::vector<DeviceBatch> batches;
+    Tensor input;
   };
 
   void make_islands();
   void update();
   void send(const Input& input);
   void enqueue(const Input& input);
-  void launch(const Input& input);
-  void capture(const Input& input, const std::vector<DeviceBatch>& batches);
+  StepRecord::Copy launch(const Input& input);
+  void capture(const Input& input);
   bool run_micro_steps(const Input& input);
   bool run_micro_step(const Input& input, int64_t micro_step);
   void sum_figures();
@@ -113,7 +114,6 @@ class TrainingStep {
   Stream& stream_;
   Memory &memory_, &staging_;
   Memory scratch_;  // what begins and ends in a step
-  StagedCopies copies_;
   Options options_;
   StepOptions verdict_;
   std::unique_ptr<ParamStore> store_;

@@ -25,7 +25,9 @@ template <class T>
 void fill(const Tensor& to, const std::vector<T>& values) {
   const auto bytes = std::as_bytes(std::span(values));
   require(std::ssize(bytes) == to.bytes(), "Uploader: a micro-batch of another size");
-  std::ranges::copy(bytes, to.raw());
+  if (to) {
+    std::ranges::copy(bytes, to.raw());
+  }
 }
 
 }  // namespace
@@ -60,87 +62,99 @@ void Uploader::require_ranges(const MicroBatch& batch) const {
                 kIgnoreTarget, "target");
 }
 
-Uploader::Parcel Uploader::parcel(Memory& memory, MemoryClass memory_class,
-                                  const MicroBatch& batch) const {
+// Lays out a micro-batch from byte `at` of a block on, and moves `at` behind it. Without a block it
+// only counts.
+Uploader::Parcel Uploader::parcel(const Tensor& block, int64_t& at, const MicroBatch& batch) const {
+  const auto part = [&](const Shape& shape, DType dtype) {
+    constexpr int64_t kAlignment = 64;
+    const int64_t begin = at;
+    at += (shape.elements() * size_of(dtype) + kAlignment - 1) / kAlignment * kAlignment;
+    return block ? block.view(begin, shape, dtype) : Tensor();
+  };
   const int64_t samples = batch.samples, targets = std::ssize(batch.targets);
-  const DType dtype = is_text() ? DType::kI32 : DType::kU8;
-  const Shape input = is_text() ? Shape{samples, targets / std::max<int64_t>(samples, 1)}
-                                : Shape{samples, info_.channels, info_.height, info_.width};
-  const Shape positions = batch.positions.empty() ? Shape{0} : input;
-  const Shape placements{is_text() ? 0 : samples, 3};
-  // Pixels come last, because they may end at any byte.
-  const int64_t second = targets * size_of(DType::kI32);
-  const int64_t third = second + positions.elements() * size_of(DType::kI32);
-  const int64_t fourth = third + placements.elements() * size_of(DType::kI32);
-  const Tensor bytes =
-      Tensor::empty(memory, {fourth + input.elements() * size_of(dtype)}, DType::kU8, memory_class);
-  return {bytes, bytes.view(0, {targets}, DType::kI32), bytes.view(second, positions, DType::kI32),
-          bytes.view(third, placements, DType::kI32), bytes.view(fourth, input, dtype)};
+  Parcel parts;
+  if (is_text()) {
+    const Shape shape{samples, targets / std::max<int64_t>(samples, 1)};
+    parts.input = part(shape, DType::kI32);
+    parts.positions = batch.positions.empty() ? Tensor() : part(shape, DType::kI32);
+  } else {
+    parts.input = part({samples, info_.channels, info_.height, info_.width}, DType::kU8);
+    parts.placements = part({samples, 3}, DType::kI32);
+  }
+  parts.targets = part({targets}, DType::kI32);
+  return parts;
 }
 
-// Packs a micro-batch into host memory.
-Uploader::Parcel Uploader::packed(const MicroBatch& batch) {
-  const Parcel result = parcel(staging_, MemoryClass::kStaging, batch);
-  if (!stream_.is_dry()) {
+std::vector<Uploader::Parcel> Uploader::parcels(const Tensor& block,
+                                                std::span<const MicroBatch> batches) const {
+  std::vector<Parcel> all;
+  int64_t at = 0;
+  for (const MicroBatch& batch : batches) {
+    all.push_back(parcel(block, at, batch));
+  }
+  return all;
+}
+
+// Packs micro-batches into a block of host memory.
+Tensor Uploader::packed(std::span<const MicroBatch> batches) {
+  int64_t bytes = 0;
+  for (const MicroBatch& batch : batches) {
+    static_cast<void>(parcel(Tensor(), bytes, batch));
+  }
+  const Tensor block = Tensor::empty(staging_, {bytes}, DType::kU8, MemoryClass::kStaging);
+  const std::vector<Parcel> all = parcels(block, batches);
+  for (size_t i = 0; i < all.size() && !stream_.is_dry(); ++i) {
+    const MicroBatch& batch = batches[i];
+    const Parcel& parts = all[i];
     if (stream_.device() != Device::kCpu) {
       require_ranges(batch);
     }
-    is_text() ? fill(result.input, batch.tokens) : fill(result.input, batch.pixels);
-    fill(result.positions, batch.positions);
-    fill(result.placements, batch.placements);
-    fill(result.targets, batch.targets);
+    is_text() ? fill(parts.input, batch.tokens) : fill(parts.input, batch.pixels);
+    fill(parts.positions, batch.positions);
+    fill(parts.placements, batch.placements);
+    fill(parts.targets, batch.targets);
   }
-  return result;
+  return block;
 }
 
-// Returns where micro-batch i lands in the memory of the device.
-const Uploader::Parcel& Uploader::landing(int64_t i, const MicroBatch& batch,
-                                          const Parcel& packed) {
-  Parcel& place = landings_[{i, batch.samples}];
-  if (!place.bytes || place.bytes.shape() != packed.bytes.shape()) {
-    place = parcel(memory_, MemoryClass::kData, batch);
-    copying_.wait(stream_.record());  // before, the compute stream may have used the memory
-  }
-  return place;
-}
-
-void Uploader::send(std::span<const MicroBatch> batches) {
+Tensor Uploader::send(std::span<const MicroBatch> batches) {
   const ProfilerRange range("upload");
   sent_.clear();
-  copying_.wait(fetched_);
-  for (const MicroBatch& batch : batches) {
-    const Parcel here = packed(batch);
-    const bool stays = stream_.device() == Device::kCpu;
-    sent_.push_back(stays ? here : landing(std::ssize(sent_), batch, here));
-    copies_.copy(here.bytes, sent_.back().bytes);
+  Tensor sent = packed(batches);
+  if (stream_.device() != Device::kCpu) {
+    const auto place = [&] {
+      return Tensor::empty(memory_, sent.shape(), DType::kU8, MemoryClass::kData);
+    };
+    auto& [landing, block] = places_[sent.bytes()];
+    if (!landing) {
+      landing = place();
+      block = place();
+      copying_.wait(stream_.record());  // before, the compute stream may have used the memory
+    }
+    copying_.wait(landing_is_free_);
+    copies_.copy(sent, landing);
+    stream_.wait(copies_.finish());
+    copy(stream_, landing, block);
+    landing_is_free_ = stream_.record();
+    sent = block;
   }
-  stream_.wait(copies_.finish());
+  sent_ = parcels(sent, batches);
+  return sent;
 }
 
-DeviceBatch Uploader::fetch(int64_t i, int64_t slot) {
+DeviceBatch Uploader::fetch(int64_t i) {
   const Parcel& from = sent_.at(static_cast<size_t>(i));
-  const Shape& sent = from.input.shape();
-  const Shape shape = is_text() ? sent : Shape{sent[0], sent[2], sent[3], sent[1]};
-  DeviceBatch& to = slots_[{slot, sent[0]}];
-  if (!to.input || to.input.shape() != shape) {
-    const auto place = [&](const Shape& of, DType dtype) {
-      return Tensor::empty(memory_, of, dtype, MemoryClass::kData);
-    };
-    to.input = place(shape, is_text() ? DType::kI32 : dtype_);
-    to.targets = place(from.targets.shape(), DType::kI32);
-    to.positions = from.positions.elements() > 0 ? place(shape, DType::kI32) : Tensor();
-  }
   if (is_text()) {
-    copy(stream_, from.input, to.input);
-  } else {
-    image_input(stream_, from.input, from.placements, values_, to.input);
+    return {from.input, from.targets, from.positions};
   }
-  copy(stream_, from.targets, to.targets);
-  if (to.positions) {
-    copy(stream_, from.positions, to.positions);
+  const Shape& sent = from.input.shape();
+  Tensor& images = images_[sent[0]];
+  if (!images) {
+    images =
+        Tensor::empty(memory_, {sent[0], sent[2], sent[3], sent[1]}, dtype_, MemoryClass::kData);
   }
-  fetched_ = stream_.record();
-  return to;
+  image_input(stream_, from.input, from.placements, values_, images);
+  return {images, from.targets};
 }
 
 }  // namespace tandem

@@ -13,8 +13,9 @@
 
 namespace tandem {
 
-// Copies to a GPU run on a stream of their own, beside the step that computes. They land in memory
-// of their own, too; from there the compute stream fetches each micro-batch when its turn comes.
+// The micro-batches of a step travel together. Copies to a GPU run on a stream of their own, beside
+// the step that computes. They land in memory of their own, too; from there the compute stream
+// copies them into the memory that the step reads.
 class Uploader {
  public:
   // All of these must outlive the uploader. `staging`: host memory, page-locked for a GPU. `dtype`:
@@ -22,23 +23,24 @@ class Uploader {
   Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info, DType dtype);
 
   // Enqueues the copies of a step's micro-batches, in place of those sent before; the host does not
-  // wait for them. A dry run needs samples and targets only. Error(kData) for a token or a target
-  // outside its range, which GPU kernels would not notice.
-  void send(std::span<const MicroBatch> batches);
-  // Fetches micro-batch i of those sent. Those of a size and slot stand in the same memory: a call
-  // overwrites the one before, in the order of the compute stream.
-  DeviceBatch fetch(int64_t i, int64_t slot = 0);
+  // wait for them. Returns the memory that they come to, which on a GPU is the same for equal
+  // sizes. A dry run needs samples and targets only. Error(kData) for a token or a target outside
+  // its range, which GPU kernels would not notice.
+  Tensor send(std::span<const MicroBatch> batches);
+  // Micro-batch i of those sent. Images are made from its pixels when the compute stream gets here:
+  // those of a size stand in the same memory, and a call overwrites the ones before.
+  DeviceBatch fetch(int64_t i);
 
  private:
-  // A micro-batch as it travels: a block of bytes, and its parts.
+  // The parts of a micro-batch as it travels.
   struct Parcel {
-    Tensor bytes, targets, positions, placements, input;
+    Tensor input, targets, positions, placements;
   };
   bool is_text() const { return info_.kind == DatasetKind::kText; }
   void require_ranges(const MicroBatch& batch) const;
-  Parcel parcel(Memory& memory, MemoryClass memory_class, const MicroBatch& batch) const;
-  Parcel packed(const MicroBatch& batch);
-  const Parcel& landing(int64_t i, const MicroBatch& batch, const Parcel& packed);
+  Parcel parcel(const Tensor& block, int64_t& at, const MicroBatch& batch) const;
+  std::vector<Parcel> parcels(const Tensor& block, std::span<const MicroBatch> batches) const;
+  Tensor packed(std::span<const MicroBatch> batches);
 
   Stream& stream_;
   Stream copying_;
@@ -47,11 +49,11 @@ class Uploader {
   const DatasetInfo& info_;
   DType dtype_;
   StagedCopies copies_;
-  Tensor values_{};                                         // of the levels of images: f32 [C, 256]
-  std::map<std::pair<int64_t, int64_t>, Parcel> landings_;  // by micro-step and samples
-  std::map<std::pair<int64_t, int64_t>, DeviceBatch> slots_;  // by slot and samples
+  Tensor values_{};                                      // of the levels of images: f32 [C, 256]
+  std::map<int64_t, std::pair<Tensor, Tensor>> places_;  // by bytes: landings and blocks
+  std::map<int64_t, Tensor> images_;                     // by samples
   std::vector<Parcel> sent_;
-  Event fetched_;
+  Event landing_is_free_;
 };
 
 }  // namespace tandem

@@ -33,24 +33,25 @@ void RunningSteps::enqueue(std::vector<MicroBatch> batch, double targets,
                 .targets = targets,
                 .batch = std::move(batch)};
   training_.timeline().enter(machine_.stream, Phase::kCompute);
-  training_.run(send_input(next));
+  next.record = training_.run(send_input(next));
   state_.val_loss.reset();
   ++state_.step;
   next.drift = islands_.end_step(state_.step, settles(), [&] {
     finish();
-    next.record = training_.record().copy_to_host();
     look(next);
   });
   next.timeline = training_.timeline().take(machine_.stream);
-  next.record = training_.record().copy_to_host();
+  next.record.done = next.timeline.marks().back().event;  // then it may be read, too
   next.end = window_.mark();
   steps_.push_back(std::move(next));
 }
 
 TrainingStep::Input RunningSteps::send_input(const Enqueued& step) {
-  upload_.send(step.batch);
-  const auto batch = [this](int64_t i) { return upload_.fetch(i, training_.input_slot(i)); };
-  return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = batch};
+  return {.step = step.step - 1,
+          .lr = step.lr,
+          .targets = step.targets,
+          .batch = [this](int64_t i) { return upload_.fetch(i); },
+          .memory = upload_.send(step.batch)};
 }
 
 void RunningSteps::finish(size_t running) {

@@ -113,12 +113,12 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   for (int64_t step = 0; step < 3; ++step) {
     group.stream().synchronize();
     before = mesh.wire();
-    uploader.send(batches);
-    training.run({.step = step,
-                  .lr = 1e-3,
-                  .targets = static_cast<double>(batch.target_count * ranks() * 2),
-                  .batch = [&](int64_t i) { return uploader.fetch(i, training.input_slot(i)); }});
-    pending = training.record().copy_to_host();  // read one step late, as Trainer does
+    // It is read one step late, as Trainer does.
+    pending = training.run({.step = step,
+                            .lr = 1e-3,
+                            .targets = static_cast<double>(batch.target_count * ranks() * 2),
+                            .batch = [&](int64_t i) { return uploader.fetch(i); },
+                            .memory = uploader.send(batches)});
   }
   stream.synchronize();
   group.stream().synchronize();

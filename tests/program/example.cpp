@@ -65,9 +65,8 @@ bool train() {
   const DeviceBatch points = random_points(memory, kSamples);
   double first = 0, loss = 0;
   for (int64_t step = 0; step < kSteps; ++step) {
-    training.run(
+    const StepRecord::Copy record = training.run(
         {.step = step, .lr = 0.01, .targets = kSamples, .batch = [&](int64_t) { return points; }});
-    const StepRecord::Copy record = training.record().copy_to_host();
     record.done.synchronize();
     loss = record.loss() / kSamples;
     first = step == 0 ? loss : first;

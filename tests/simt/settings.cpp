@@ -87,6 +87,7 @@ Settings::Settings() {
   pinned = std::strtoull(variable("TANDEM_SIMT_PINNED", "0"), nullptr, 0);
   coverage = variable("TANDEM_SIMT_COVERAGE", "");
   launches = variable("TANDEM_SIMT_LAUNCHES", "");
+  graphs = variable("TANDEM_SIMT_GRAPHS", "");
 }
 
 Settings& settings() {

@@ -25,7 +25,7 @@ struct Settings {
   size_t shared = 163 * 1024;  // of a block that asks for it
   size_t memory = size_t{40} << 30;
   size_t pinned = 0;  // page-locked memory of the host; 0: no limit
-  std::string coverage, launches;
+  std::string coverage, launches, graphs;
   bool late_copies = true;     // of copy_async: at the wait, not at once
   bool truncate_sums = false;  // in mma: as hardware does, not rounded to nearest
 };

@@ -170,17 +170,13 @@ Job::Job(const Plan& plan)
   for (int64_t i = 0; i < share; i += samples) {
     batches_.push_back(make_batch(data_.rank() * share + i, samples));
   }
-  move_inputs();
+  move_input();
   targets_ = data_.control().sum(std::vector<double>{targets_})[0];
 }
 
-void Job::move_inputs() {
-  std::vector<DeviceBatch> slots;
-  for (int64_t i = 0; i <= training_.input_slot(std::ssize(batches_) - 1); ++i) {
-    slots.push_back({to_device(to_host(batches_[0].input), plan_.device),
-                     to_device(to_host(batches_[0].targets), plan_.device)});
-  }
-  slots_ = std::move(slots);
+void Job::move_input() {
+  slot_ = {to_device(to_host(batches_[0].input), plan_.device),
+           to_device(to_host(batches_[0].targets), plan_.device)};
 }
 
 Job::~Job() {
@@ -192,10 +188,13 @@ TrainingStep::Input Job::input(int64_t number, bool poison, double lr) {
   return {.step = number,
           .lr = lr,
           .targets = poison ? poisoned_targets : targets_,
-          .batch = [this](int64_t i) { return batch(i); }};
+          .batch = [this](int64_t i) { return batch(i); },
+          .memory = slot_.input};
 }
 
-void Job::step(int64_t number, bool poison, double lr) { training_.run(input(number, poison, lr)); }
+void Job::step(int64_t number, bool poison, double lr) {
+  record_ = training_.run(input(number, poison, lr));
+}
 
 LostStep Job::run_again(int64_t number, const StepRecord::Copy& first, bool poison) {
   return training_.run_again(input(number, poison, 0.01), first);
@@ -215,11 +214,10 @@ void Job::spoil(const std::string& parameter) {
 DeviceBatch Job::batch(int64_t micro_step) {
   before_micro_step();
   const DeviceBatch& batch = batches_[static_cast<size_t>(micro_step)];
-  const DeviceBatch& slot = slots_[static_cast<size_t>(training_.input_slot(micro_step))];
-  copy(stream_, batch.input, slot.input);
-  copy(stream_, batch.targets, slot.targets);
-  change(micro_step, slot);
-  return slot;
+  copy(stream_, batch.input, slot_.input);
+  copy(stream_, batch.targets, slot_.targets);
+  change(micro_step, slot_);
+  return slot_;
 }
 
 double Job::loss_of(const StepRecord::Copy& copy) {

@@ -70,7 +70,7 @@ class Job {
   // Runs a step that halted training once more. Collective.
   LostStep run_again(int64_t number, const StepRecord::Copy& first, bool poison = false);
   // The record is read one step late, as in the trainer.
-  StepRecord::Copy record() { return training_.record().copy_to_host(); }
+  const StepRecord::Copy& record() const { return record_; }
   double loss_of(const StepRecord::Copy& copy);  // mean over the global batch
   // All master weights, in the order of the parameters. Collective. Fails if this rank's own values
   // differ from them.
@@ -90,8 +90,8 @@ class Job {
   std::function<void()> before_micro_step = [] {};
   // Called with each micro-batch, and may change what is in it.
   std::function<void(int64_t micro_step, const DeviceBatch&)> change = [](int64_t, auto&) {};
-  // From now on micro-batches stand in other memory.
-  void move_inputs();
+  // From now on the input stands in other memory.
+  void move_input();
   // Makes the last element of a parameter infinite. Collective.
   void spoil(const std::string& parameter);
   int64_t micro_batches() const { return static_cast<int64_t>(batches_.size()); }  // of this rank
@@ -111,8 +111,9 @@ class Job {
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   std::vector<DeviceBatch> batches_;
-  std::vector<DeviceBatch> slots_;  // where batches are copied when their turn comes
-  double targets_ = 0;              // in the global batch
+  DeviceBatch slot_;           // where a batch is copied when its turn comes
+  double targets_ = 0;         // in the global batch
+  StepRecord::Copy record_{};  // of the newest step
 };
 
 // The visible results of a job. They are compared by == where ranks, stage, buckets or another part

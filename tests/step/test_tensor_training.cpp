@@ -68,7 +68,7 @@ class TensorTraining : public ::testing::Test {
     Trained trained;
     for (int64_t step = 0; step < kSteps; ++step) {
       const WireCount before = mesh.tensor() ? mesh.tensor()->wire() : WireCount();
-      training.run(
+      const StepRecord::Copy copy = training.run(
           {.step = step, .lr = 0.01, .targets = kGlobal * kLength, .batch = [&](int64_t number) {
              const int64_t first =
                  mesh.index(Axis::kData) * kGlobal / mesh.size(Axis::kData) * kLength +
@@ -81,7 +81,6 @@ class TensorTraining : public ::testing::Test {
              };
              return DeviceBatch{part(first), part(first + 1).reshape({tokens})};
            }});
-      const StepRecord::Copy copy = training.record().copy_to_host();
       mesh.stage().wait(copy.done);
       trained.losses.push_back(copy.loss());
       trained.norms.push_back(copy.step_state().grad_norm);

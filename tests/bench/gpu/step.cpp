@@ -69,9 +69,11 @@ class Steps {
 
   // Takes the timeline of the step, as training does after each step.
   Timeline run() {
-    training_->run({.step = number_++, .lr = lr_, .targets = tokens(), .batch = [this](int64_t) {
-                      return samples_;
-                    }});
+    training_->run({.step = number_++,
+                    .lr = lr_,
+                    .targets = tokens(),
+                    .batch = [this](int64_t) { return samples_; },
+                    .memory = samples_.input});
     return training_->timeline().take(bench_.stream);
   }
   int64_t copied_bytes() const { return training_->offloaded_bytes(); }  // to the device, so far

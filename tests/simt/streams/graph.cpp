@@ -1,11 +1,14 @@
 #include "tests/simt/streams/graph.h"
 
 #include <algorithm>
+#include <fstream>
 #include <map>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "tests/simt/runtime.h"
+#include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
 
 namespace simt {
@@ -27,6 +30,19 @@ void add(const std::shared_ptr<Capture>& capture, CUstream_st* stream) {
   stream->branch = capture->branches.size();
   capture->streams.push_back(stream);
   capture->branches.push_back({stream->priority});
+}
+
+// Notes what the host asked of the runtime since the launch before.
+void note_launch() {
+  static Counters before;
+  const Counters& now = counters();
+  if (!settings().graphs.empty()) {
+    std::ofstream(settings().graphs, std::ios::app)
+        << std::to_string(now.enqueued - before.enqueued) + " " +
+               std::to_string(now.device_allocations - before.device_allocations) + " " +
+               std::to_string(now.host_syncs - before.host_syncs) + "\n";
+    before = now;
+  }
 }
 
 // What comes before one task or the other.
@@ -199,6 +215,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     return refused;  // a graph inside a graph is not emulated
   }
   ++simt::counters().graph_launches;
+  simt::note_launch();
   const int64_t before = simt::counters().enqueued;
   simt::enqueue_graph(lock, *executable, stream);
   simt::counters().enqueued = before;

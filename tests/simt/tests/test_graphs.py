@@ -54,7 +54,11 @@ class Graphs(Workspace):
             with self.subTest(ranks=ranks, zero=zero, micro_batch=micro, tensor=tensor):
                 self.both(f"gpt-{ranks}-{zero}-{micro}-{tensor}", *GPT, *often, "--train.steps", STEPS, "--dist.zero", zero,
                           "--train.micro_batch", micro, "--dist.tensor", tensor, ranks=ranks)
-        self.both("resnet", *RESNET, *often, "--train.steps", 6, "--train.micro_batch", 2, ranks=2, data=self.digits)
+        for ranks, zero in [(2, 1), (3, 2), (4, 3)]:
+            with self.subTest(ranks=ranks, zero=zero):
+                few = [*often, "--train.steps", STEPS // 2, "--train.micro_batch", 12 // ranks // 3, "--dist.zero", zero]
+                self.both(f"llama-{ranks}", *GPT, "--model.kind", "llama", *few, ranks=ranks)
+                self.both(f"resnet-{ranks}", *RESNET, *few, ranks=ranks, data=self.digits)
 
     def test_muon(self):
         self.both("muon", *GPT, "--optim.kind", "muon", "--dist.zero", 2, "--dist.wire_dtype", "int8", "--dist.gather_dtype", "int8",
@@ -84,6 +88,22 @@ class Graphs(Workspace):
             self.assertTrue(all(part >= 0 for part in parts), line)
             self.assertAlmostEqual(sum(parts) / line["step_ms"], 1, delta=1e-9)
             self.assertGreater(line["optimizer_ms"], 0)
+
+    def test_a_launched_step_asks_little_of_the_device(self):
+        kinds = [("text", 1, GPT, None), ("text", 2, GPT, None), ("images", 2, RESNET, self.digits),
+                 ("documents", 1, [*GPT, "--data.windows", "documents"], self.stories)]
+        for (kind, ranks, settings, data), micro_steps in itertools.product(kinds, (1, 2, 3)):
+            with self.subTest(kind=kind, ranks=ranks, micro_steps=micro_steps):
+                name = f"calls-{kind}-{ranks}-{micro_steps}"
+                self.train(name, *CUDA, *settings, *ON, "--train.micro_batch", 12 // ranks // micro_steps, "--train.steps", 6,
+                           ranks=ranks, data=data, environment={"TANDEM_SIMT_GRAPHS": self.path(name)})
+                with open(self.path(name)) as file:
+                    launches = [tuple(map(int, line.split())) for line in file]
+                self.assertEqual(len(launches), 5 * ranks)
+                for calls, allocations, host_waits in launches[ranks:]:  # from step 3 on
+                    self.assertLessEqual(calls, 8 + 4 * micro_steps)
+                    self.assertEqual(allocations, 0)
+                    self.assertEqual(host_waits, 1)  # for the step before the one that still runs
 
     def test_a_lost_step_names_the_same_place(self):
         said = []
