@@ -64,9 +64,6 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
   }
   if (options.graph) {
     require(Memory::keeps_gpu_blocks(), "TrainingStep: a graph needs memory that keeps its blocks");
-    // 1 MiB. With dist.tensor and recomputation a layer makes 28 in a micro-step.
-    constexpr int64_t kMostMarks = 1 << 17;
-    stamps_ = Tensor::empty(memory, {kMostMarks}, DType::kI64, MemoryClass::kWorkspace);
   }
 }
 
@@ -88,7 +85,7 @@ StepRecord::Copy TrainingStep::run(const Input& input) {
   if (options_.graph && has_run_ && !check_ && !recorder().is_on() && !stream_.meter()) {
     return launch(input);
   }
-  enqueue(input);
+  options_.graph && !has_run_ ? rehearse(input) : enqueue(input);
   has_run_ = true;
   return record_->copy_to_host();
 }
@@ -136,6 +133,16 @@ void TrainingStep::settle() {
   }
 }
 
+// The first step does what a graph will do, which gathers values even if they are whole, and so
+// tells how many marks the graph has.
+void TrainingStep::rehearse(const Input& input) {
+  store_->values.outdate();
+  const int64_t before = std::ssize(timeline().marks());
+  enqueue(input);
+  const int64_t marks = std::ssize(timeline().marks()) - before + 2;  // and those around a graph
+  stamps_ = Tensor::empty(memory_, {marks}, DType::kI64, MemoryClass::kWorkspace);
+}
+
 StepRecord::Copy TrainingStep::launch(const Input& input) {
   const std::string held = scratch_.held();
   require(held.empty(), "TrainingStep: between steps there is ", held);
@@ -149,14 +156,12 @@ StepRecord::Copy TrainingStep::launch(const Input& input) {
   collectives.before_graph(stream_);
   captured_->graph.launch(stream_);
   store_->values.outdate();
-  StepRecord::Copy record =
-      record_->copy_to_host(stamps_.slice(0, std::ssize(captured_->timeline.marks())));
+  StepRecord::Copy record = record_->copy_to_host(stamps_);
   collectives.add_graph(record.done);
   timeline().append(captured_->timeline, record.stamps);
   return record;
 }
 
-// Steps before may have left values that are whole already. The graph gathers them all the same.
 void TrainingStep::capture(const Input& input) {
   scratch_.keep_blocks();
   store_->values.outdate();

@@ -103,6 +103,7 @@ class TrainingStep {
   void update();
   void send(const Input& input);
   void enqueue(const Input& input);
+  void rehearse(const Input& input);
   StepRecord::Copy launch(const Input& input);
   void capture(const Input& input);
   bool run_micro_steps(const Input& input);

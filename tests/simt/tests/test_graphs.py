@@ -75,6 +75,10 @@ class Graphs(Workspace):
             self.train("parts", *CUDA, *long, *setting, "--train.steps", steps, ranks=2)
         self.assertEqual(self.tensors("whole"), self.tensors("parts"))
 
+    def test_values_may_be_whole_before_the_first_step(self):
+        # The validation after a step that is skipped gathers them.
+        self.both("skipped", *GPT, "--dist.zero", 2, "--train.skip_batches", "1", "--train.eval_every", 1, "--train.steps", 4, ranks=2)
+
     def test_a_traced_step_is_no_graph(self):
         name = self.both("traced", *GPT, "--train.steps", 9, "--log.trace", "4-6", ranks=2)
         self.assertTrue(os.path.exists(os.path.join(self.run_folder(name), "trace.json.gz")))
