@@ -42,7 +42,7 @@ MUTANTS = [
     Mutant("resume: windows may change", "src/settings/changes.cpp",
            'key == "data.windows"', "false", ["train.windows WholeDocuments.test_what_is_refused"]),
     Mutant("upload: a step does not get positions", "src/step/upload.cpp",
-           "{from.input, from.targets, from.positions}", "{from.input, from.targets}", ["train.windows"]),
+           "{from.input, from.targets, from.positions}", "{from.input, from.targets}", ["step.upload"]),
     Mutant("loader: all ranks read the first rank's samples", "src/data/loader.cpp",
            "options_.first_sample + number % per_step", "number % per_step",
            ["data.loader"]),

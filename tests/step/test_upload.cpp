@@ -31,6 +31,7 @@ MicroBatch micro_batch(const DatasetInfo& info, int32_t number, int64_t samples 
   }
   for (int32_t i = 0; text && i < samples * kLength; ++i) {
     batch.tokens.push_back((i * 7 + number) % limit);
+    batch.positions.push_back((i + number) % kLength);
   }
   for (int64_t i = 0; !text && i < samples * kChannels * kHeight * kWidth; ++i) {
     batch.pixels.push_back(static_cast<uint8_t>(i * 5 + number));
@@ -70,15 +71,21 @@ class Upload : public ::testing::TestWithParam<DatasetInfo> {
  protected:
   // Enqueues a copy of what a batch is now, as a step would read it.
   void read(Stream& stream, Memory& memory, const DeviceBatch& batch) {
-    for (const Tensor& from : {batch.input, batch.targets}) {
+    const bool has_positions = GetParam().kind == DatasetKind::kText;
+    for (const Tensor& from :
+         {batch.input, batch.targets, has_positions ? batch.positions : batch.targets}) {
       seen_.push_back(Tensor::empty(memory, from.shape(), from.dtype(), MemoryClass::kData));
       copy(stream, from, seen_.back());
     }
   }
   void expect_read(size_t number, const MicroBatch& batch, DType dtype) {
-    EXPECT_TRUE(same(to_host(seen_[2 * number]), input_of(GetParam(), batch, dtype))) << number;
-    const Tensor targets = to_host(seen_[2 * number + 1]);
+    EXPECT_TRUE(same(to_host(seen_[3 * number]), input_of(GetParam(), batch, dtype))) << number;
+    const Tensor targets = to_host(seen_[3 * number + 1]), last = to_host(seen_[3 * number + 2]);
     EXPECT_TRUE(std::ranges::equal(targets.as<int32_t>(), batch.targets)) << number;
+    const bool has_positions = !batch.positions.empty();
+    EXPECT_TRUE(
+        std::ranges::equal(last.as<int32_t>(), has_positions ? batch.positions : batch.targets))
+        << number;
   }
   std::vector<Tensor> seen_;
 };
