@@ -130,6 +130,8 @@ MUTANTS = [
            ["comm.link_probe_np2 LinkProbe.CountsTheSlowestRank"]),
     Mutant("long messages over TCP are asked for", "comm/world.cpp", 'setenv("OMPI_MCA_btl_tcp_flags", "send,inplace", 0);', "",
            ["comm.mpi_collectives_np2 World.TellsOpenMpiToSendUnasked"]),
+    Mutant("kernels are loaded beside collectives", "comm/transport/nccl_collectives.cpp", "  cuda::load_kernels();\n", "",
+           ["step.device_training_np2"]),
     Mutant("link file: figures may be anything that is not negative", "src/estimate/link_bench.cpp",
            "number >= figure->least && number <= figure->most", "number >= 0", ["estimate.link_bench"]),
     Mutant("link file: samples are not looked at", "src/estimate/link_bench.cpp",
