@@ -42,9 +42,8 @@ World::Place World::start_mpi() {
 
 World::World() : host_(host_name()) {
   // Two collectives that GPUs start in different orders are a deadlock (nccl_stream.h). Over TCP
-  // the receiver of a long message asks Open MPI's sender for it in pieces ("put"), and its
-  // questions wait behind data: without them an all_to_all takes 0.6 of the time. Values that the
-  // user has set stay. 1 rank does not need this.
+  // Open MPI's receiver of a long message asks for it in pieces ("put"); sent unasked, an
+  // all_to_all takes 0.6 of the time. Values that the user has set stay. 1 rank does not need this.
   if (launched_processes() > 1) {  // before CUDA starts, and before there are threads
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("OMPI_MCA_btl_tcp_flags", "send,inplace", 0);
