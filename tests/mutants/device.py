@@ -214,6 +214,8 @@ MUTANTS = [
            "      compute.wait(collective.done);\n", "", ["comm.nccl_collectives_np3 NcclCollectivesTest.AGraphBeginsAfterWhatWasStartedBefore"]),
     Mutant("graphs: an input that has moved is not noticed", "src/step/training_step.cpp",
            "input.memory.raw() == captured_->input.raw()", "true", ["simt.step_graph_np1 LaunchedStep.ItsInputStaysWhereItIs"]),
+    Mutant("graphs: no profiler is told of traced steps", "src/train/tracing.cpp", "  capture(true);\n", "",
+           ["simt.graphs Graphs.test_a_profiler_sees_the_traced_steps"]),
     Mutant("graphs: the first step has fewer marks", "src/step/training_step.cpp",
            "  store_->values.outdate();\n  const int64_t before", "  const int64_t before",
            ["simt.graphs Graphs.test_values_may_be_whole_before_the_first_step"]),

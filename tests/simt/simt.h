@@ -24,7 +24,8 @@
 //   TANDEM_SIMT_GRAPHS    file that a line is appended to at each launch of a graph: the other
 //   calls
 //                         since the one before that put something in a stream, those that took
-//                         device memory, and those that blocked the host
+//                         device memory, and those that blocked the host; and a line where a
+//                         profiler starts and where it stops
 //   TANDEM_SIMT_CUBLASLT  refuse: cuBLASLt does not support any product; timed: its products take
 //                         seconds, the second algorithm the fewest, and less with an epilogue;
 //                         timed-errs: the same, and that algorithm is wrong

@@ -83,6 +83,14 @@ class Graphs(Workspace):
         name = self.both("traced", *GPT, "--train.steps", 9, "--log.trace", "4-6", ranks=2)
         self.assertTrue(os.path.exists(os.path.join(self.run_folder(name), "trace.json.gz")))
 
+    def test_a_profiler_sees_the_traced_steps(self):
+        self.train("profiled", *CUDA, *GPT, *ON, "--train.steps", 9, "--log.trace", "4-6",
+                   environment={"TANDEM_SIMT_GRAPHS": self.path("seen")})
+        with open(self.path("seen")) as file:
+            seen = [line.strip() if line.startswith("profiler") else "launch" for line in file]
+        # Step 1 runs eagerly, 2 and 3 are launched, as are 7 to 9.
+        self.assertEqual(seen, ["launch"] * 2 + ["profiler starts", "profiler stops"] + ["launch"] * 3)
+
     def test_parts_of_a_launch_add_up(self):
         self.train("parts-of-steps", *CUDA, *GPT, *ON, "--train.steps", 8, "--train.log_every", 1, ranks=2)
         lines = [line["slowest"] for line in metrics(self.run_folder("parts-of-steps")) if "loss" in line]
