@@ -189,10 +189,11 @@ std::string difference_in(const std::vector<Meeting>& meetings) {
 
 // The one of the open meetings that the others wait for: the oldest that runs, or that a rank is
 // missing in. One that nobody saw begin may have ended: a host looks for the end of a collective of
-// GPUs only when it waits for it.
-const Meeting& cause_of(const std::vector<Meeting>& open) {
-  const auto found = std::ranges::find_if(
-      open, [](const Meeting& meeting) { return meeting.runs || !meeting.missing.empty(); });
+// GPUs only when it waits for it. Where calls differ, one to which all came only ends.
+const Meeting& cause_of(const std::vector<Meeting>& open, bool calls_differ = false) {
+  const auto found = std::ranges::find_if(open, [&](const Meeting& meeting) {
+    return (meeting.runs && !calls_differ) || !meeting.missing.empty();
+  });
   return found != open.end() ? *found : open.front();
 }
 
@@ -278,7 +279,7 @@ std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice)
   return ranks;
 }
 
-std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
+std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now, bool calls_differ) {
   if (const FlightRank* lost = first_lost(ranks)) {
     return str(name(*lost), " ", lost->state(), ", ",
                lost->place(lost->life == Life::kStopped ? now : lost->record.beat));
@@ -289,7 +290,7 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
   if (!difference.empty() || open.empty()) {
     return difference;
   }
-  const Meeting& longest = cause_of(open);
+  const Meeting& longest = cause_of(open, calls_differ);
   if (const FlightRank* rank = woken(ranks, passed(*longest.waits_since, now))) {
     return str(name(*rank), " stood still for ",
                seconds(rank->record.stood_from, rank->record.stood_to), ", ", rank->place(now));
@@ -312,9 +313,9 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
              collective.text(), ", in which ", waits, ": it is ", missing.place(now));
 }
 
-JobVerdict flight_verdict_of_job() {
+JobVerdict flight_verdict_of_job(bool calls_differ) {
   const std::vector<FlightRank> ranks = ranks_of_job(true);
-  const std::string verdict = flight_verdict(ranks, flight_now());
+  const std::string verdict = flight_verdict(ranks, flight_now(), calls_differ);
   if (verdict.empty()) {
     return {};
   }

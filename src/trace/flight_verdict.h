@@ -35,8 +35,10 @@ std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice)
 // One line, or "" if nothing is wrong. The first that fits: a process that is gone, stopped or
 // silent; ranks that called different collectives under one number of a group; a process that runs
 // again, but stood still for half of the longest wait; a rank that has not come to the collective
-// that waits longest, and what it does; or all came, and it does not end.
-std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now);
+// that waits longest, and what it does; or all came, and it does not end. `calls_differ`: it is
+// known that ranks called different collectives.
+std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now,
+                           bool calls_differ = false);
 
 // A rank that others wait for, and that is only late; see Deadline.
 struct LateRank {
@@ -54,6 +56,6 @@ struct JobVerdict {
   // kTemporary.
   ExitCode code = ExitCode::kTemporary;
 };
-JobVerdict flight_verdict_of_job();
+JobVerdict flight_verdict_of_job(bool calls_differ = false);
 
 }  // namespace tandem

@@ -15,7 +15,7 @@ namespace {
   flight_log().enter("elsewhere");
   on_root(world.control(), [&] {
     complain(str("before step ", step, " the ranks called different collectives; this is a bug",
-                 flight_verdict_of_job().text));
+                 flight_verdict_of_job(true).text));
     return std::string();
   });
   world.abort(ExitCode::kInternal);

@@ -116,6 +116,19 @@ TEST(FlightVerdict, WhatNobodySawBeginIsNotTheCauseWhereARankIsMissing) {
                   .starts_with("all ranks came to all_reduce 4"));
 }
 
+// Ranks learn of it by a message to which all came, and which one may not have left yet.
+TEST(FlightVerdict, WhereCallsDifferOneThatOthersLackIsNamed) {
+  FlightCollective votes = collective(9, 60, true, "sum", 32);
+  votes.group = 8;
+  std::vector<FlightRank> ranks = {rank(0, {votes}), rank(1, {votes, collective(4, 50)}),
+                                   rank(2, {votes, collective(3, 70, true)})};
+  FlightCollective& late = ranks[0].record.last[1];
+  late.begun = late.enqueued;
+  late.ended = 0;
+  EXPECT_TRUE(flight_verdict(ranks, kNow).starts_with("all ranks came to sum 9"));
+  EXPECT_TRUE(flight_verdict(ranks, kNow, true).starts_with("rank 2 on node1 did not join "));
+}
+
 TEST(FlightVerdict, ACallOfAnotherKindOrSizeIsNamed) {
   for (const FlightCollective& odd :
        {collective(4, 50, false, "all_gather"), collective(4, 50, false, "all_reduce", 8)}) {
