@@ -21,7 +21,11 @@ void Timeline::wait(Stream& compute, std::optional<Event>& event, Phase phase) {
     wait(compute, *std::exchange(event, std::nullopt), phase);
   }
 }
-Timeline Timeline::take(Stream& /*compute*/) { return {}; }
+Timeline Timeline::take(Stream& /*compute*/) {
+  Timeline ended;
+  ended.marks_.emplace_back();
+  return ended;
+}
 void Timeline::append(const Timeline& /*graph*/, const Tensor& /*stamps*/) {}
 double Timeline::Mark::seconds_since(const Mark& /*earlier*/) const { return 0; }
 std::vector<double> Timeline::times() const { return std::vector<double>(marks_.size()); }
