@@ -18,7 +18,7 @@ void check(cudaError_t code, std::source_location place = std::source_location::
 // holds the kernel's name.
 void check_launch(const char* launch);
 
-// All kernels that this program may launch. It is complete before main() begins.
+// All kernels for which launch() is compiled. The list is complete before main() begins.
 inline std::vector<const void*>& kernels() {
   static std::vector<const void*> all;
   return all;

@@ -139,7 +139,7 @@ void TrainingStep::rehearse(const Input& input) {
   store_->values.outdate();
   const int64_t before = std::ssize(timeline().marks());
   enqueue(input);
-  const int64_t marks = std::ssize(timeline().marks()) - before + 2;  // and those around a graph
+  const int64_t marks = std::ssize(timeline().marks()) - before + 2;  // 2 stand around it
   stamps_ = Tensor::empty(memory_, {marks}, DType::kI64, MemoryClass::kWorkspace);
 }
 

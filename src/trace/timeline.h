@@ -1,10 +1,10 @@
 // Where the time of a rank goes: every moment of its compute stream belongs to one phase.
 //
 // The parts add up to the whole time. On a GPU they are measured by events of the stream, so work
-// that hides behind earlier work of the stream takes no time here. On the CPU, where the stream is
-// the host thread, by the host's clock. So are waits of the host on a GPU, as far as they leave the
-// stream without work. A graph has marks of its own: the GPU stores its clock at each, and the
-// timeline of a step that launches the graph takes them in.
+// that hides behind earlier work of the stream takes no time here. The host's clock measures them
+// on the CPU, where the stream is the host thread, and waits of the host that leave a GPU's stream
+// without work. A graph has marks of its own: the GPU stores its clock at each, and the timeline of
+// a step that launches the graph takes them in.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ class Timeline {
     int64_t stamp = -1;  // inside a graph: its element of `stamps`, without event and host
     Tensor stamps{};     // i64, nanoseconds, in host memory
 
-    // Of an earlier mark in a graph and a later one outside: 0.
+    // Returns 0 if only the earlier one is in a graph, because their clocks differ.
     double seconds_since(const Mark& earlier) const;
   };
 

@@ -41,7 +41,7 @@ void RunningSteps::enqueue(std::vector<MicroBatch> batch, double targets,
     look(next);
   });
   next.timeline = training_.timeline().take(machine_.stream);
-  next.record.done = next.timeline.marks().back().event;  // then it may be read, too
+  next.record.done = next.timeline.marks().back().event;  // the timeline may be read then, too
   next.end = window_.mark();
   steps_.push_back(std::move(next));
 }

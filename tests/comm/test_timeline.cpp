@@ -103,7 +103,7 @@ TEST_F(OnGpu, AGraphHasAClockOfItsOwn) {
   EXPECT_EQ(together(timeline_), 22);
 }
 
-// At first the stream has work until the host goes on, and then it has none for 5 s.
+// The stream has work for as long as the host waits, and in the second turn none for 5 s.
 TEST_F(OnGpu, AWaitOfTheHostCountsWhileTheStreamHasNoWork) {
   using namespace std::chrono_literals;
   timeline_.enter(compute_, Phase::kCompute);

@@ -21,11 +21,9 @@
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
 //   TANDEM_SIMT_LAUNCHES  the same for names with template arguments, threads a block, and dynamic
 //                         bytes of shared memory, separated by tabs
-//   TANDEM_SIMT_GRAPHS    file that a line is appended to at each launch of a graph: the other
-//   calls
-//                         since the one before that put something in a stream, those that took
-//                         device memory, and those that blocked the host; and a line where a
-//                         profiler starts and where it stops
+//   TANDEM_SIMT_GRAPHS    file that a line is appended to at each launch of a graph: how many other
+//                         calls since the launch before put something in a stream, took device
+//                         memory, and blocked the host; and where a profiler starts and stops
 //   TANDEM_SIMT_CUBLASLT  refuse: cuBLASLt does not support any product; timed: its products take
 //                         seconds, the second algorithm the fewest, and less with an epilogue;
 //                         timed-errs: the same, and that algorithm is wrong

@@ -28,7 +28,7 @@ bool is_shape(const std::vector<int64_t>& sizes) {
          });
 }
 
-// An attribute of a dataset, or what holds without it.
+// Returns an attribute of a dataset, or `otherwise` if it has none.
 std::vector<int64_t> attribute_or(const H5Reader& reader, const std::string& dataset,
                                   const char* name, std::vector<int64_t> otherwise) {
   return reader.has_attribute(dataset, name) ? reader.int_attribute(dataset, name) : otherwise;

@@ -24,7 +24,7 @@ TEST(LaunchedStep, IsOneCallBesideNumbersAndResults) {
       job.take_timeline();
       if (number >= 2) {
         EXPECT_EQ(simt::counters().graph_launches, 1);
-        // The numbers; the results, the stamps, and where both are copied; the end of the step.
+        // One call sends the numbers, three copy results and stamps, one marks the end.
         EXPECT_EQ(simt::counters().enqueued, 5);
         EXPECT_EQ(simt::counters().launches, 0);
         EXPECT_EQ(simt::counters().host_syncs, 0);
