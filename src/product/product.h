@@ -29,7 +29,7 @@ enum class Epilogue : uint8_t {
 //   u |x|                    where a bias is added after the product x has been rounded;
 //   1.13 u |x|               where GELU starts from the unrounded x (|gelu'| < 1.13);
 //   u |x gelu'(gelu_input)|  where the slope multiplies the unrounded x,
-// beside the one rounding of D, and f32 errors of cuBLASLt's own GELU. gelu_input is rounded once.
+// beside the one rounding of D and f32 errors of cuBLASLt's GELU. gelu_input differs by the first.
 struct Product {
   struct Operand {
     Tensor data{};
