@@ -174,6 +174,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
     sizes.vocab_size = tokenizer->vocab_size();
     FileReader{request.choices};  // is there
     if (control.rank() == 0 && !request.output.empty()) {
+      clean_up_on_signals(request.output);
       output.emplace(request.output);
     }
   });

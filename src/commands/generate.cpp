@@ -211,6 +211,7 @@ void generate(const Request& request, World& world) {
     text.ends = end_tokens(request.form, checkpoint, *tokenizer);
     for_each_prompt(request, *tokenizer, [](const auto&...) {});  // says what is wrong with them
     if (is_first && !request.output.empty()) {
+      clean_up_on_signals(request.output);
       output.emplace(request.output);
     }
   });

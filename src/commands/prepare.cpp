@@ -1,12 +1,8 @@
 // tandem prepare: reads the options of the kinds of datasets.
 #include "src/prepare/prepare.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <climits>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -59,21 +55,6 @@ bool read_options(Options& options, const bool& help, const CommandLine& line,
     std::fputs(options.help().c_str(), stdout);
   }
   return !help;
-}
-
-// What a signal leaves behind otherwise; a handler reaches only static memory.
-char partial_output[PATH_MAX] = "";
-
-void remove_output_and_end(int number) {
-  ::unlink(partial_output);
-  std::signal(number, SIG_DFL);
-  std::raise(number);
-}
-
-void clean_up_on_signals(const std::string& output) {
-  std::snprintf(partial_output, sizeof partial_output, "%s.partial", output.c_str());
-  std::signal(SIGINT, remove_output_and_end);
-  std::signal(SIGTERM, remove_output_and_end);
 }
 
 // Sets what `--tokenizer` says: a kind, or a folder.

@@ -1,11 +1,28 @@
 #include "src/commands/request.h"
 
+#include <unistd.h>
+
+#include <climits>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
 #include "src/device/ranks/agreement.h"
 
 namespace tandem {
+
+namespace {
+
+// What a signal leaves behind otherwise; a handler reaches only static memory.
+char partial_output[PATH_MAX] = "";
+
+void remove_output_and_end(int number) {
+  ::unlink(partial_output);
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+}
+
+}  // namespace
 
 void require_one_process(const World& world, const std::string& command,
                          const std::string& advice) {
@@ -31,6 +48,12 @@ void require_other_output(const std::string& output, const std::vector<std::stri
       fail(ExitCode::kConfig, "--output ", output, " is an input too; write another file");
     }
   }
+}
+
+void clean_up_on_signals(const std::string& output) {
+  std::snprintf(partial_output, sizeof partial_output, "%s.partial", output.c_str());
+  std::signal(SIGINT, remove_output_and_end);
+  std::signal(SIGTERM, remove_output_and_end);
 }
 
 void add_model(Options& options, std::string& checkpoint, std::string& base, std::string& adapter) {

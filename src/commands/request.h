@@ -23,6 +23,9 @@ ExitCode print_help(const Options& options, const World& world,
 // would replace an input.
 void require_other_output(const std::string& output, const std::vector<std::string>& inputs);
 
+// From now on SIGINT and SIGTERM remove OUTPUT.partial before they end the process.
+void clean_up_on_signals(const std::string& output);
+
 // Adds the options that name a model: --checkpoint, --base and --adapter.
 void add_model(Options& options, std::string& checkpoint, std::string& base, std::string& adapter);
 

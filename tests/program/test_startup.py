@@ -226,20 +226,26 @@ class Signals(Workspace):
             job.terminate()
             self.assertEqual((job.communicate(timeout=20)[1], job.returncode), ("", -signal.SIGTERM))
 
-    def test_preparing_that_is_stopped_leaves_nothing(self):
-        text, output = self.path("long.txt"), self.path("long.h5")
+    def test_a_command_that_is_stopped_leaves_nothing(self):
+        text, prompts, output = self.path("long.txt"), self.path("prompts.jsonl"), self.path("output")
         with open(text, "w") as file:
             file.write("some words \n" * 8_000_000)
-        job = subprocess.Popen([tandem_program.TANDEM, "prepare", "text", "--input", text, "--output", output, "--tokenizer", "bytes"],
-                               stdout=subprocess.DEVNULL)
-        self.addCleanup(lambda: (job.kill(), job.wait()))
-        while not os.path.exists(output + ".partial"):
-            self.assertIsNone(job.poll())
-        job.send_signal(signal.SIGSTOP)
-        job.terminate()  # before it does anything else
-        job.send_signal(signal.SIGCONT)
-        self.assertEqual(job.wait(timeout=60), -signal.SIGTERM)
-        self.assertEqual((os.path.exists(output), os.path.exists(output + ".partial")), (False, False))
+        with open(prompts, "w") as file:
+            file.write('{"prompt": "the", "choices": ["old", "red"], "label": 0}\n' * 50_000)
+        model = self.run_folder("written")
+        self.train("written", "--train.steps", "1")
+        for command in [["prepare", "text", "--input", text, "--tokenizer", "bytes"], ["generate", model, "--input", prompts],
+                        ["eval", model, "--choices", prompts]]:
+            with self.subTest(command=command[0]):
+                job = subprocess.Popen([tandem_program.TANDEM, *command, "--output", output], env=MPI_ENV, stdout=subprocess.DEVNULL)
+                self.addCleanup(lambda: (job.kill(), job.wait()))
+                while not os.path.exists(output + ".partial"):
+                    self.assertIsNone(job.poll())
+                job.send_signal(signal.SIGSTOP)
+                job.terminate()  # before it does anything else
+                job.send_signal(signal.SIGCONT)
+                self.assertEqual(job.wait(timeout=60), -signal.SIGTERM)
+                self.assertEqual((os.path.exists(output), os.path.exists(output + ".partial")), (False, False))
 
 
 if __name__ == "__main__":
