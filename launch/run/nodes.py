@@ -12,7 +12,7 @@ LAUNCH = pathlib.Path(__file__).resolve().parent.parent
 ANSWER_S = 10  # a host must answer within this time
 SHARED_S = 5   # the other hosts must see a file that one of them wrote within this time
 LOST_S = 9     # a host that is silent for so long is lost, while the ranks are asked to save
-END_S = 2      # a host has this time to end what is left of a job; a lost one does not answer
+END_S = 2      # a host that is silent for so long is lost, once its job has ended
 REFUSED = ("Permission denied", "Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 
 
@@ -100,4 +100,4 @@ def count_started(platform, host, folder, ranks, seconds):
 def end_job(platform, hosts, job, records):
     """Kills what is left of a job on the hosts that can be reached, and keeps its flight records in the folder `records`."""
     script = (LAUNCH / "end_job.sh").read_text() + "shift\n" + (LAUNCH / "keep_flight.sh").read_text()
-    on_all(hosts, lambda host: call(platform, host, script, job, records, seconds=END_S))
+    on_all(hosts, lambda host: call(platform, host, "true", seconds=END_S)[1] or call(platform, host, script, job, records))

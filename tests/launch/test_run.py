@@ -299,6 +299,16 @@ class OneMachine(Launched):
         self.finish(self.start("left", tandem=rank, env=env), 1)
         wait_until(lambda: not is_alive(self.lines("left-pid")[0]))
 
+    def test_a_lost_host_is_not_waited_for_and_a_slow_one_is(self):
+        seconds_of = {"lost": [], "slow": []}
+
+        def call(platform, host, script, *arguments, seconds=nodes.ANSWER_S):
+            seconds_of[host].append(seconds)
+            return "", "no answer" * (host == "lost")
+        with mock.patch.object(nodes, "call", call):
+            nodes.end_job(None, ["lost", "slow"], "job", "records")
+        self.assertEqual(seconds_of, {"lost": [nodes.END_S], "slow": [nodes.END_S, nodes.ANSWER_S]})
+
     def test_srun_that_starts_nothing_has_not_finished(self):
         """Slurm's srun was seen to end with 0 after "task 0 launch failed"."""
         os.makedirs(self.path("slurm"), exist_ok=True)
