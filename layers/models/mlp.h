@@ -22,7 +22,7 @@ class Mlp final : public Classifier {
   // Throws Error(kConfig) for sizes that are not positive.
   explicit Mlp(const MlpConfig& config);
 
-  double flops_per_sample() const override { return product_flops(parameters_of(*this)); }
+  double flops_per_sample() const override { return ProductFlops()(parameters_of(*this)); }
 
  private:
   // widths: of the pixels, of each hidden layer, and of the logits

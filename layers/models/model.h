@@ -65,18 +65,29 @@ inline std::vector<Parameter*> parameters_of(const Model& model) {
   return all;
 }
 
-// The operations of the products with these matrices, forward and backward, for each row that they
-// are multiplied with: 6 for each element, or 4 if it is frozen and needs no gradient. Vectors have
-// no products.
-inline double product_flops(std::span<Parameter* const> parameters) {
-  int64_t flops = 0;
-  for (const Parameter* parameter : parameters) {
-    for (const Piece& piece : pieces_of(*parameter)) {
-      const Shape& whole = piece.slice.whole();
-      flops += whole.rank() < 2 ? 0 : (parameter->frozen ? 4 : 6) * whole.elements();
+// Counts the operations of a model's products, forward and backward, in forward order.
+class ProductFlops {
+ public:
+  // Of the products with these matrices, for each row that they are multiplied with: 6 for each
+  // element. A frozen one has no product for its own gradient, and where nothing before it is
+  // trained none for that of the rows. Vectors have no products.
+  double operator()(std::span<Parameter* const> parameters) {
+    int64_t flops = 0;
+    for (const Parameter* parameter : parameters) {
+      const int64_t of_element = parameter->wanted() ? 6 : has_gradient_ ? 4 : 2;
+      for (const Piece& piece : pieces_of(*parameter)) {
+        const Shape& whole = piece.slice.whole();
+        flops += whole.rank() < 2 ? 0 : of_element * whole.elements();
+      }
+      has_gradient_ = has_gradient_ || parameter->wanted();
     }
+    return static_cast<double>(flops);
   }
-  return static_cast<double>(flops);
-}
+  // Whether a parameter so far is trained.
+  bool has_gradient() const { return has_gradient_; }
+
+ private:
+  bool has_gradient_ = false;
+};
 
 }  // namespace tandem

@@ -92,8 +92,9 @@ class ResNet final : public Classifier {
 
   double flops_per_sample() const override {
     int64_t height = config_.height, width = config_.width;
+    ProductFlops of;
     const auto of_pixels = [&](const Block& block) {
-      return static_cast<double>(height * width) * product_flops(block.parameters);
+      return static_cast<double>(height * width) * of(block.parameters);
     };
     double flops = of_pixels(blocks().front());
     for (size_t i = 0; i < residuals_.size(); ++i) {
@@ -102,7 +103,7 @@ class ResNet final : public Classifier {
       width = (width + stride - 1) / stride;
       flops += of_pixels(blocks()[i + 1]);
     }
-    return flops + product_flops(blocks().back().parameters);
+    return flops + of(blocks().back().parameters);
   }
 
  private:

@@ -139,14 +139,19 @@ Variable Transformer::asked_logits(Context& context, const Variable& x,
 }
 
 double Transformer::flops_per_sample() const {
-  const std::span embedding = blocks().front().parameters;  // has no products, but as the head
-  double of_token = product_flops(embedding.first(head_weight_ ? 0 : 1));
-  for (const Block& block : std::span(blocks()).subspan(1)) {
-    of_token += product_flops(block.parameters);
+  const std::span all = blocks();
+  const std::span embedding = all.front().parameters;
+  ProductFlops of;
+  of(embedding);  // tokens are looked up
+  double of_token = 0, of_pair = 0;
+  for (const Block& layer : all.subspan(1, layers_.size())) {
+    of_token += of(layer.parameters);
+    of_pair += (of.has_gradient() ? 12.0 : 4.0) * static_cast<double>(config_.heads_width());
   }
+  of_token += of(all.back().parameters);
+  of_token += of(embedding.first(head_weight_ ? 0 : 1));  // a tied head
   return of_token * static_cast<double>(config_.context) +
-         12.0 * static_cast<double>(config_.layers * config_.heads_width()) *
-             seen_pairs(config_.context, 0, config_.sliding_window);
+         of_pair * seen_pairs(config_.context, 0, config_.sliding_window);
 }
 
 }  // namespace tandem

@@ -29,9 +29,10 @@ class Transformer final : public Classifier {
   // Sets context.rows. Throws Error(kInternal) if the ranks of context.tensor do not divide B * T.
   Variable logits(Context& context, const Tensor& tokens) override;
 
-  // T product_flops(). A tied embedding counts once, as the head; looking up tokens is no product.
-  // Attention adds 12 * layers * heads * D * seen_pairs. Chowdhery et al. 2022, appendix B, count
-  // the full square of scores; the causal mask leaves half of it, and a window less.
+  // T ProductFlops. A tied embedding counts once, as the head; looking up tokens is no product. A
+  // layer's attention adds 12 * heads * D * seen_pairs, a third of it where nothing up to there is
+  // trained. Chowdhery et al. 2022, appendix B, count the full square of scores; the causal mask
+  // leaves half of it, and a window less.
   double flops_per_sample() const override;
 
   std::unique_ptr<Decoder> decoder(const Context& context, int64_t slots, int64_t window) override;

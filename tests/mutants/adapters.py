@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant("lora: the estimate of a checkpoint counts the model", "src/estimate/estimate.cpp",
            "config.is_self_contained() ? std::set<std::string>() : frozen_tensors(*model_)", "",
            ["program.estimate Estimates.test_adapters"]),
-    Mutant("lora: frozen weights count in the MFU as trained ones", "layers/models/model.h", "(parameter->frozen ? 4 : 6)", "6",
+    Mutant("lora: frozen weights count in the MFU as trained ones", "layers/models/model.h", "parameter->wanted() ? 6 : has_gradient_ ? 4 : 2", "6",
            ["layers.transformer Transformer.FlopsPerSample"]),
     Mutant("lora: a run does not go on from adapters", "src/train/checkpointer.cpp", "if (then.model.lora.rank == 0) {", "if (true) {",
            [RUNS + "test_a_run_goes_on_from_adapters"]),

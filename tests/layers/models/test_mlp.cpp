@@ -59,8 +59,11 @@ TEST(Mlp, ParametersByBlock) {
 TEST(Mlp, FlopsCountEveryWeight) {
   Mlp model(small());
   EXPECT_EQ(model.flops_per_sample(), 6.0 * (12 * 5 + 5 * 5 + 5 * 4));
-  parameters_of(model)[2]->frozen = true;  // layers.1.weight has no product for its gradient
+  const std::vector<Parameter*> parameters = parameters_of(model);
+  parameters[2]->frozen = true;  // layers.1.weight has no product for its gradient
   EXPECT_EQ(model.flops_per_sample(), 6.0 * (12 * 5 + 5 * 4) + 4.0 * 5 * 5);
+  parameters[0]->frozen = parameters[1]->frozen = true;  // nor has its input one
+  EXPECT_EQ(model.flops_per_sample(), 2.0 * (12 * 5 + 5 * 5) + 6.0 * 5 * 4);
 }
 
 // Training needs only the losses, so it does not count correct targets as evaluation does.

@@ -27,7 +27,7 @@ TEST(ResNet, FlopsCountEveryConvolution) {
   for (const size_t block : {0, 4}) {
     model->blocks()[block].parameters[0]->frozen = true;
   }
-  EXPECT_EQ(model->flops_per_sample(), 4 * (stem + head) + 6 * stages);
+  EXPECT_EQ(model->flops_per_sample(), 2 * stem + 4 * head + 6 * stages);
 }
 
 // He et al. 2015, "Delving Deep into Rectifiers", equation 14: the variance is 2 / fan-out.

@@ -218,7 +218,18 @@ TEST(Transformer, FlopsPerSample) {
     parameter->frozen = !is_adapter(parameter->name);
   }
   const double adapters = 2 * 3 * ((8 + 8) + (12 + 8));
-  EXPECT_EQ(tuned.flops_per_sample(), 4 * llama * 6 + 6 * adapters * 6 + attention);
+  const double first = 128;  // has no product for the gradient of its input, either
+  EXPECT_EQ(tuned.flops_per_sample(), (4 * llama - 2 * first + 6 * adapters) * 6 + attention);
+  // A frozen first layer has no backward pass.
+  Transformer upper(small(true));
+  for (const size_t block : {0, 1}) {
+    for (Parameter* parameter : upper.blocks()[block].parameters) {
+      parameter->frozen = true;
+    }
+  }
+  const double layer = 128 + 64 + 288;
+  EXPECT_EQ(upper.flops_per_sample(),
+            (6 * llama - 4 * layer) * 6 + attention / 2 + attention / 2 / 3);
 }
 
 TEST(Transformer, ImpossibleSizesNameTheKey) {
