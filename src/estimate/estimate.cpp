@@ -71,16 +71,13 @@ TrainingStep::Options planned(Config config, const Job& job, int64_t most) {
   return options;
 }
 
-// The micro-batches of a step, without their contents.
-std::vector<MicroBatch> blank_batches(const Config& config, const BatchPlan& plan) {
-  const int64_t targets =
-      plan.micro_batch() * (config.model->reads_text() ? config.model->context() : 1);
-  const std::vector<int32_t> blank(static_cast<size_t>(targets));
-  const bool has_positions = config.data.windows == WindowKind::kDocuments;
-  const MicroBatch batch{.samples = plan.micro_batch(),
-                         .targets = blank,
-                         .positions = has_positions ? blank : std::vector<int32_t>()};
-  return std::vector<MicroBatch>(static_cast<size_t>(plan.accumulation()), batch);
+// Of the micro-batches of a step.
+std::vector<BatchSizes> batch_sizes(const Config& config, const BatchPlan& plan) {
+  const int64_t targets = config.model->reads_text() ? config.model->context() : 1;
+  return std::vector<BatchSizes>(static_cast<size_t>(plan.accumulation()),
+                                 {.samples = plan.micro_batch(),
+                                  .targets = plan.micro_batch() * targets,
+                                  .has_positions = config.data.windows == WindowKind::kDocuments});
 }
 
 // The estimate of one rank: runs kFirstSteps steps, then measures one more. It runs at most `most`
@@ -104,7 +101,7 @@ class DryRun {
         left_out_(config.is_self_contained() ? std::set<std::string>() : frozen_tensors(*model_)),
         training_(*model_, mesh_.model(), stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
-        batches_(blank_batches(config, training_.batch())) {
+        batches_(batch_sizes(config, training_.batch())) {
     training_.store().values.publish();  // as when a run has loaded them
   }
 
@@ -221,7 +218,7 @@ class DryRun {
   std::set<std::string> left_out_;
   TrainingStep training_;
   Uploader upload_;
-  std::vector<MicroBatch> batches_;
+  std::vector<BatchSizes> batches_;
   struct Pending {
     StepRecord::Copy record{};
     std::optional<IslandSync::Drift> drift{};

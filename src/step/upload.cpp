@@ -4,6 +4,7 @@
 
 #include "layers/image_input/image_input.h"
 #include "src/core/error.h"
+#include "src/core/mapped.h"
 #include "src/device/copy.h"
 #include "src/device/profiler_range.h"
 
@@ -22,7 +23,7 @@ void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ig
 }
 
 template <class T>
-void fill(const Tensor& to, const std::vector<T>& values) {
+void copy_to(const Tensor& to, const std::vector<T>& values) {
   const auto bytes = std::as_bytes(std::span(values));
   require(std::ssize(bytes) == to.bytes(), "Uploader: a micro-batch of another size");
   if (to) {
@@ -64,63 +65,74 @@ void Uploader::require_ranges(const MicroBatch& batch) const {
 
 // Lays out a micro-batch from byte `at` of a block on, and moves `at` behind it. Without a block it
 // only counts.
-Uploader::Parcel Uploader::parcel(const Tensor& block, int64_t& at, const MicroBatch& batch) const {
+Uploader::Parcel Uploader::parcel(const Tensor& block, int64_t& at, const BatchSizes& batch) const {
   const auto part = [&](const Shape& shape, DType dtype) {
     constexpr int64_t kAlignment = 64;
     const int64_t begin = at;
     at += (shape.elements() * size_of(dtype) + kAlignment - 1) / kAlignment * kAlignment;
     return block ? block.view(begin, shape, dtype) : Tensor();
   };
-  const int64_t samples = batch.samples, targets = std::ssize(batch.targets);
   Parcel parts;
   if (is_text()) {
-    const Shape shape{samples, targets / std::max<int64_t>(samples, 1)};
+    const Shape shape{batch.samples, batch.targets / std::max<int64_t>(batch.samples, 1)};
     parts.input = part(shape, DType::kI32);
-    parts.positions = batch.positions.empty() ? Tensor() : part(shape, DType::kI32);
+    parts.positions = batch.has_positions ? part(shape, DType::kI32) : Tensor();
   } else {
-    parts.input = part({samples, info_.channels, info_.height, info_.width}, DType::kU8);
-    parts.placements = part({samples, 3}, DType::kI32);
+    parts.input = part({batch.samples, info_.channels, info_.height, info_.width}, DType::kU8);
+    parts.placements = part({batch.samples, 3}, DType::kI32);
   }
-  parts.targets = part({targets}, DType::kI32);
+  parts.targets = part({batch.targets}, DType::kI32);
   return parts;
 }
 
 std::vector<Uploader::Parcel> Uploader::parcels(const Tensor& block,
-                                                std::span<const MicroBatch> batches) const {
+                                                std::span<const BatchSizes> batches) const {
   std::vector<Parcel> all;
   int64_t at = 0;
-  for (const MicroBatch& batch : batches) {
+  for (const BatchSizes& batch : batches) {
     all.push_back(parcel(block, at, batch));
   }
   return all;
 }
 
-// Packs micro-batches into a block of host memory.
-Tensor Uploader::packed(std::span<const MicroBatch> batches) {
+void Uploader::fill(const Parcel& parts, const MicroBatch& batch) const {
+  if (stream_.device() != Device::kCpu) {
+    require_ranges(batch);
+  }
+  is_text() ? copy_to(parts.input, batch.tokens) : copy_to(parts.input, batch.pixels);
+  copy_to(parts.positions, batch.positions);
+  copy_to(parts.placements, batch.placements);
+  copy_to(parts.targets, batch.targets);
+}
+
+Tensor Uploader::staging_of(std::span<const BatchSizes> batches) const {
   int64_t bytes = 0;
-  for (const MicroBatch& batch : batches) {
+  for (const BatchSizes& batch : batches) {
     static_cast<void>(parcel(Tensor(), bytes, batch));
   }
-  const Tensor block = Tensor::empty(staging_, {bytes}, DType::kU8, MemoryClass::kStaging);
-  const std::vector<Parcel> all = parcels(block, batches);
-  for (size_t i = 0; i < all.size() && !stream_.is_dry(); ++i) {
-    const MicroBatch& batch = batches[i];
-    const Parcel& parts = all[i];
-    if (stream_.device() != Device::kCpu) {
-      require_ranges(batch);
-    }
-    is_text() ? fill(parts.input, batch.tokens) : fill(parts.input, batch.pixels);
-    fill(parts.positions, batch.positions);
-    fill(parts.placements, batch.placements);
-    fill(parts.targets, batch.targets);
-  }
-  return block;
+  return Tensor::empty(staging_, {bytes}, DType::kU8, MemoryClass::kStaging);
 }
 
 Tensor Uploader::send(std::span<const MicroBatch> batches) {
   const ProfilerRange range("upload");
   sent_.clear();
-  Tensor sent = packed(batches);
+  const std::vector<BatchSizes> sizes = mapped(batches, [](const MicroBatch& batch) {
+    return BatchSizes{batch.samples, std::ssize(batch.targets), !batch.positions.empty()};
+  });
+  const Tensor block = staging_of(sizes);
+  const std::vector<Parcel> all = parcels(block, sizes);
+  for (size_t i = 0; i < all.size(); ++i) {
+    fill(all[i], batches[i]);
+  }
+  return send(block, sizes);
+}
+
+Tensor Uploader::send(std::span<const BatchSizes> batches) {
+  sent_.clear();
+  return send(staging_of(batches), batches);
+}
+
+Tensor Uploader::send(Tensor sent, std::span<const BatchSizes> batches) {
   if (stream_.device() != Device::kCpu) {
     const auto place = [&] {
       return Tensor::empty(memory_, sent.shape(), DType::kU8, MemoryClass::kData);

@@ -13,6 +13,13 @@
 
 namespace tandem {
 
+// How large a micro-batch is, without what is in it.
+struct BatchSizes {
+  int64_t samples = 0;
+  int64_t targets = 0;  // of all samples
+  bool has_positions = false;
+};
+
 // The micro-batches of a step travel together. Copies to a GPU run on a stream of their own, beside
 // the step that computes. They land in memory of their own, too; from there the compute stream
 // copies them into the memory that the step reads.
@@ -24,9 +31,11 @@ class Uploader {
 
   // Enqueues the copies of a step's micro-batches, in place of those sent before; the host does not
   // wait for them. Returns the memory that they come to, which on a GPU is the same for equal
-  // sizes. A dry run needs samples and targets only. Error(kData) for a token or a target outside
-  // its range, which GPU kernels would not notice.
+  // sizes. Error(kData) for a token or a target outside its range, which GPU kernels would not
+  // notice.
   Tensor send(std::span<const MicroBatch> batches);
+  // The same in a dry run.
+  Tensor send(std::span<const BatchSizes> batches);
   // Micro-batch i of those sent. Images are made from its pixels when the compute stream gets here:
   // those of a size stand in the same memory, and a call overwrites the ones before.
   DeviceBatch fetch(int64_t i);
@@ -38,9 +47,11 @@ class Uploader {
   };
   bool is_text() const { return info_.kind == DatasetKind::kText; }
   void require_ranges(const MicroBatch& batch) const;
-  Parcel parcel(const Tensor& block, int64_t& at, const MicroBatch& batch) const;
-  std::vector<Parcel> parcels(const Tensor& block, std::span<const MicroBatch> batches) const;
-  Tensor packed(std::span<const MicroBatch> batches);
+  Parcel parcel(const Tensor& block, int64_t& at, const BatchSizes& batch) const;
+  std::vector<Parcel> parcels(const Tensor& block, std::span<const BatchSizes> batches) const;
+  void fill(const Parcel& parts, const MicroBatch& batch) const;
+  Tensor staging_of(std::span<const BatchSizes> batches) const;
+  Tensor send(Tensor block, std::span<const BatchSizes> batches);
 
   Stream& stream_;
   Stream copying_;

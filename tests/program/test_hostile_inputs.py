@@ -242,13 +242,13 @@ class HostileInputs(Workspace):
         self.text_of("csv, gzip of 1 GiB", "a.csv.gz", zeros(1024))
 
     def test_text(self):
-        self.text_of("text, zeros", "a.txt", bytes(1000), OK)
+        self.text_of("text, zeros", "a.txt", bytes(1000))
         self.text_of("text, empty", "a.txt", b"")
         self.text_of("text, gzip of 1 GiB", "a.txt.gz", zeros(1024))
         self.text_of("text, gzip of gzip", "a.txt.gz", zeros(100)[:10] + zeros(1))
         self.text_of("text, gzip header alone", "a.txt.gz", b"\x1F\x8B")
         self.text_of("text, 100,000 empty gzip members", "a.txt.gz", zeros(0) * 100000)
-        self.text_of("text of surrogates", "a.txt", b"\xED\xA0\x80" * 100000, OK)
+        self.text_of("text of surrogates", "a.txt", b"\xED\xA0\x80" * 100000)
         for vocabulary in [b"", b"{}", b'{"a": 1}', b"[" * 100000, b'{"a": 99999999999}', b'{"a": -1}', b'{"a": 0, "a": 1}', bytes(100)]:
             self.place("vocab/encoder.json", vocabulary)
             self.place("vocab/vocab.bpe", b"#version: 0.2\na b\n")
@@ -298,7 +298,8 @@ class HostileInputs(Workspace):
             train(f"{value!r} steps", *data, f"--train.steps={value}", names="train.steps")
         for key in ["model.width", "model.layers", "model.context", "train.global_batch", "model.heads"]:
             train(f"{key} of 2^62", *data, f"--{key}={2**62}", names=key)
-        train("a width of a million", *data, "--model.layers", "100", "--model.width", "1048576", "--run.name", "hostile1", code=OUT_OF_MEMORY)
+        train("a width of a million", *data, "--model.layers", "100", "--model.width", "1048576", "--run.name", "hostile1")
+        train("a width of 2^17", *data, "--model.layers", "100", "--model.width", "131072", "--run.name", "hostile1", code=OUT_OF_MEMORY)
         train("a batch of 2^22", *data, "--train.global_batch", "4194304", "--run.name", "hostile2", code=OUT_OF_MEMORY)
         train("unknown key of 100 kB", *data, "--" + "k" * 100000, "1", names="kkk")
         train("value of 100 kB", *data, "--run.name", "n" * 100000, code=(CONFIG, DATA))
