@@ -114,6 +114,7 @@ Tensor Uploader::staging_of(std::span<const BatchSizes> batches) const {
 }
 
 Tensor Uploader::send(std::span<const MicroBatch> batches) {
+  require(!stream_.is_dry(), "Uploader: a dry run takes sizes");
   const ProfilerRange range("upload");
   sent_.clear();
   const std::vector<BatchSizes> sizes = mapped(batches, [](const MicroBatch& batch) {

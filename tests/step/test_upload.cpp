@@ -149,7 +149,8 @@ TEST_P(Upload, CopiesRunBesideTheStep) {
   Stream host = Stream::dry(Device::kCpu, {});
   Memory memory(stream), staging(host);
   Uploader upload(stream, memory, staging, GetParam(), DType::kF32);
-  const MicroBatch batch = micro_batch(GetParam(), 0);
+  const bool is_text = GetParam().kind == DatasetKind::kText;
+  const BatchSizes batch{kSamples, kSamples * (is_text ? kLength : 1), is_text};
   for (int step = 0; step < 3; ++step) {
     const double waited = stream.clock().waited_s;
     upload.send({&batch, 1});
