@@ -129,7 +129,7 @@ void FlightRecord::note_beat(int64_t now) {
   beat = now;
 }
 
-FlightLog::FlightLog() : record_(new FlightRecord{}) {
+FlightLog::FlightLog() : first_(new FlightRecord{}), record_(first_.get()) {
   record_->exit_code = kFlightRuns;
   enter("start-up");
 }
@@ -150,7 +150,7 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
   shared_ = shared_flight_path(start, rank);
   if (FlightRecord* shared = map_shared(shared_)) {
     std::memcpy(shared, record_, sizeof *shared);
-    record_ = shared;  // the other one stays: a thread may still write there
+    record_ = shared;
   } else {
     shared_.clear();
   }

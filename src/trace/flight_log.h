@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -117,6 +118,7 @@ class FlightLog {
   void beat(const std::stop_token& stop);
   void write();
 
+  std::unique_ptr<FlightRecord> first_;  // until keep_in(); a thread may still write there later
   FlightRecord* record_;
   std::string folder_, shared_;  // shared_: the file in /dev/shm, or ""
   int file_ = -1;
