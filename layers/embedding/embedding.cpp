@@ -119,7 +119,8 @@ struct EmbeddingOp final : Op {
     Work work = touching(tokens, dpositions.into ? dy : Tensor(), dpositions, dy);
     // All rows are written, or those of tokens are added to.
     const int64_t rows = dweight.beta == 0 ? sizes.rows() : std::min(count, sizes.rows());
-    work.bytes += static_cast<double>(dweight.bytes() / sizes.rows() * rows);
+    const int64_t row_bytes = dweight.bytes() / sizes.rows();
+    work.bytes += static_cast<double>(row_bytes * rows);
     on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       if (dpositions.into) {

@@ -23,7 +23,7 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
 namespace kernels {
 
 struct EmbeddingSizes {
-  int64_t batch, length, width, vocab;
+  int64_t batch = 0, length = 0, width = 0, vocab = 0;
   Range tokens{0, vocab};          // those whose rows the weight has
   Range placed{0, batch* length};  // the rows of y that get positions
   int64_t count() const { return batch * length; }

@@ -13,8 +13,8 @@ namespace kernels {
 template <class T>
 void image_input(Cpu, const ImageShape& shape, const uint8_t* pixels,
                  const ImagePlacement* placements, const float* values, T* images) {
-  const auto [batch, channels, height, width] = shape;
-  const int64_t area = height * width, size = channels * area;
+  const int64_t batch = shape.batch, channels = shape.channels, height = shape.height;
+  const int64_t width = shape.width, area = height * width, size = channels * area;
 #pragma omp parallel for schedule(static) if (batch * size >= kParallelElements)
   for (int64_t image = 0; image < batch; ++image) {
     const auto [shift_y, shift_x, flip] = placements[image];

@@ -172,7 +172,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
     sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();
-    FileReader{request.choices};  // is there
+    static_cast<void>(FileReader(request.choices));  // is there
     if (control.rank() == 0 && !request.output.empty()) {
       clean_up_on_signals(request.output);
       output.emplace(request.output);
