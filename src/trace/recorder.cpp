@@ -100,7 +100,7 @@ void Recorder::add_step(int64_t number, const Timeline& timeline) {
     begin = step.span.end;
   }
   last_ = {marks.back().event, begin, 0};
-  trace_.steps.push_back(std::move(step));
+  trace_.steps.push_back(step);
 }
 
 void Recorder::enter_range(const std::string& innermost) {

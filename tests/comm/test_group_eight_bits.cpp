@@ -56,7 +56,7 @@ Tensor sum_in_eight_bits(const Nodes& nodes, bool flat, int64_t all, bool again)
       senders[ranks[place]] = ranks;
     }
     for (const auto& [sender, ranks] : senders) {
-      const Tensor of_node = made<float>(chunk, Device::kCpu, [&](int64_t i) {
+      const Tensor of_node = made<float>(chunk, Device::kCpu, [&, &ranks = ranks](int64_t i) {
         float total = 0;
         for (const int rank : ranks) {
           total += addend(rank, place * chunk + i);
