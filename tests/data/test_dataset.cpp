@@ -167,8 +167,8 @@ TEST(Augmentation, DrawsEveryPlacementEquallyOften) {
   int flips = 0;
   for (int64_t position = 0; position < 9000; ++position) {
     const ImagePlacement placement = random_crop_and_flip(5, 0, position);
-    ++y_counts.at(static_cast<size_t>(placement.shift_y + 4));
-    ++x_counts.at(static_cast<size_t>(placement.shift_x + 4));
+    ++y_counts.at(static_cast<size_t>(placement.shift_y) + 4);
+    ++x_counts.at(static_cast<size_t>(placement.shift_x) + 4);
     flips += placement.flip;
   }
   for (int i = 0; i < 9; ++i) {

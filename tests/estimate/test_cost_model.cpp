@@ -171,7 +171,7 @@ TEST(CostModel, NamesThePassesOfOurScheduleBeyondTheFloor) {
       {"FC2 input gradient", -4},
       {"GELU backward", 12},
       // Sums over 64 rows each, in f32, are written and read.
-      {"QKV bias gradient", 8.0 * (64 * 1024 / 64) * 2304 / kStream},
+      {"QKV bias gradient", 8.0 * 1024 * 2304 / kStream},
       // Two digits of the tokens, each read and written.
       {"token order", 4.0 * 64 * 1024 * 4 / kStream},
       // Gradients of rows are added in f32: 8 bytes each, and as many rows as the vocabulary has.

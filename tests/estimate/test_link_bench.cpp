@@ -177,7 +177,9 @@ TEST(MeasuredMachine, AnErrorNamesTheKeyAndWhatItMayBe) {
     SCOPED_TRACE(where.get<std::string>());
     expect_error(ExitCode::kData,
                  {"m.json: no file of `tandem bench links --output`: ", said.get<std::string>()},
-                 [&] { machine_from_text(changed(where.get<std::string>(), value), "m.json"); });
+                 [&, &where = where, &value = value] {
+                   machine_from_text(changed(where.get<std::string>(), value), "m.json");
+                 });
   }
   machine_from_text(changed("/measured", "by hand"), "m.json");
   std::string deep = "1";
