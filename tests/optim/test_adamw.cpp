@@ -95,7 +95,7 @@ TEST(AdamW, RefusesOptionsOutOfRange) {
         {AdamWOptions{.beta2 = -0.1}, "optim.beta2"},
         {AdamWOptions{.eps = -1}, "optim.eps"},
         {AdamWOptions{.weight_decay = -1}, "optim.weight_decay"}}) {
-    check_refuses([&] { make_optimizer(options, {}, test_memory()); }, setting);
+    check_refuses([&, &options = options] { make_optimizer(options, {}, test_memory()); }, setting);
   }
 }
 

@@ -60,7 +60,7 @@ TEST(Lion, RefusesOptionsOutOfRange) {
   for (const auto& [options, setting] : {std::pair{LionOptions{.beta1 = 1}, "optim.beta1 = 1"},
                                          {LionOptions{.beta2 = -0.1}, "optim.beta2"},
                                          {LionOptions{.weight_decay = -1}, "optim.weight_decay"}}) {
-    check_refuses([&] { make_optimizer(options, {}, test_memory()); }, setting);
+    check_refuses([&, &options = options] { make_optimizer(options, {}, test_memory()); }, setting);
   }
 }
 

@@ -331,7 +331,7 @@ TEST(Muon, RefusesOptionsOutOfRange) {
   for (const auto& [options, setting] :
        {std::pair{MuonOptions{.momentum = 1}, "optim.momentum = 1"},
         {MuonOptions{.adamw = {.beta1 = 1}}, "optim.beta1 = 1"}}) {
-    check_refuses([&] { make_optimizer(options, {}, test_memory()); }, setting);
+    check_refuses([&, &options = options] { make_optimizer(options, {}, test_memory()); }, setting);
   }
 }
 

@@ -103,7 +103,7 @@ TEST(Sgd, RefusesOptionsOutOfRange) {
        {std::pair{SgdOptions{.momentum = 1}, "optim.momentum = 1"},
         {SgdOptions{.weight_decay = -1}, "optim.weight_decay"},
         {SgdOptions{.momentum = 0, .nesterov = true}, "optim.nesterov"}}) {
-    check_refuses([&] { make_optimizer(options, {}, test_memory()); }, setting);
+    check_refuses([&, &options = options] { make_optimizer(options, {}, test_memory()); }, setting);
   }
 }
 

@@ -128,9 +128,11 @@ TEST(LongText, WhatIsNoTextIsRefused) {
         {"a.png", png_of(test_image(3, 30, 30, 1))},
         {"a.utf16", utf16},
         {"latin.txt", "un \351l\350ve a \351t\351 l\340 et \340 c\364t\351 d'un ch\342teau"}}) {
-    expect_error(ExitCode::kData, {name + ": this is no text in UTF-8: ", "iconv"}, [&] {
-      prepare_text(options_of(folder, folder.write(name, bytes), TokenizerKind::kBytes));
-    });
+    expect_error(
+        ExitCode::kData, {name + ": this is no text in UTF-8: ", "iconv"},
+        [&, &name = name, &bytes = bytes] {
+          prepare_text(options_of(folder, folder.write(name, bytes), TokenizerKind::kBytes));
+        });
   }
   // One character in a hundred may be broken, and a few in a short text.
   const auto with_broken = [&](size_t broken) {
