@@ -68,9 +68,9 @@ inline std::vector<Parameter*> parameters_of(const Model& model) {
 // Counts the operations of a model's products, forward and backward, in forward order.
 class ProductFlops {
  public:
-  // Of the products with these matrices, for each row that they are multiplied with: 6 for each
-  // element. A frozen one has no product for its own gradient, and where nothing before it is
-  // trained none for that of the rows. Vectors have no products.
+  // Returns the operations for each row that these matrices are multiplied with: 6 for each of
+  // their elements. A frozen one has no product for its own gradient, and where nothing before it
+  // is trained none for that of the rows. Vectors have no products.
   double operator()(std::span<Parameter* const> parameters) {
     int64_t flops = 0;
     for (const Parameter* parameter : parameters) {
@@ -83,7 +83,7 @@ class ProductFlops {
     }
     return static_cast<double>(flops);
   }
-  // Whether a parameter so far is trained.
+  // Says whether a parameter that was counted is trained.
   bool has_gradient() const { return has_gradient_; }
 
  private:

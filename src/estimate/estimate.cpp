@@ -71,7 +71,7 @@ TrainingStep::Options planned(Config config, const Job& job, int64_t most) {
   return options;
 }
 
-// Of the micro-batches of a step.
+// Returns the sizes of a step's micro-batches.
 std::vector<BatchSizes> batch_sizes(const Config& config, const BatchPlan& plan) {
   const int64_t targets = config.model->reads_text() ? config.model->context() : 1;
   return std::vector<BatchSizes>(static_cast<size_t>(plan.accumulation()),

@@ -105,7 +105,9 @@ void Uploader::fill(const Parcel& parts, const MicroBatch& batch) const {
   copy_to(parts.targets, batch.targets);
 }
 
-Tensor Uploader::staging_of(std::span<const BatchSizes> batches) const {
+// Frees the micro-batches sent before, and returns host memory for these.
+Tensor Uploader::new_block(std::span<const BatchSizes> batches) {
+  sent_.clear();
   int64_t bytes = 0;
   for (const BatchSizes& batch : batches) {
     static_cast<void>(parcel(Tensor(), bytes, batch));
@@ -116,11 +118,10 @@ Tensor Uploader::staging_of(std::span<const BatchSizes> batches) const {
 Tensor Uploader::send(std::span<const MicroBatch> batches) {
   require(!stream_.is_dry(), "Uploader: a dry run takes sizes");
   const ProfilerRange range("upload");
-  sent_.clear();
   const std::vector<BatchSizes> sizes = mapped(batches, [](const MicroBatch& batch) {
     return BatchSizes{batch.samples, std::ssize(batch.targets), !batch.positions.empty()};
   });
-  const Tensor block = staging_of(sizes);
+  const Tensor block = new_block(sizes);
   const std::vector<Parcel> all = parcels(block, sizes);
   for (size_t i = 0; i < all.size(); ++i) {
     fill(all[i], batches[i]);
@@ -129,8 +130,7 @@ Tensor Uploader::send(std::span<const MicroBatch> batches) {
 }
 
 Tensor Uploader::send(std::span<const BatchSizes> batches) {
-  sent_.clear();
-  return send(staging_of(batches), batches);
+  return send(new_block(batches), batches);
 }
 
 Tensor Uploader::send(Tensor sent, std::span<const BatchSizes> batches) {

@@ -34,7 +34,7 @@ class Uploader {
   // sizes. Error(kData) for a token or a target outside its range, which GPU kernels would not
   // notice.
   Tensor send(std::span<const MicroBatch> batches);
-  // The same in a dry run.
+  // Sends micro-batches of these sizes in a dry run, which needs no contents.
   Tensor send(std::span<const BatchSizes> batches);
   // Micro-batch i of those sent. Images are made from its pixels when the compute stream gets here:
   // those of a size stand in the same memory, and a call overwrites the ones before.
@@ -50,7 +50,7 @@ class Uploader {
   Parcel parcel(const Tensor& block, int64_t& at, const BatchSizes& batch) const;
   std::vector<Parcel> parcels(const Tensor& block, std::span<const BatchSizes> batches) const;
   void fill(const Parcel& parts, const MicroBatch& batch) const;
-  Tensor staging_of(std::span<const BatchSizes> batches) const;
+  Tensor new_block(std::span<const BatchSizes> batches);
   Tensor send(Tensor block, std::span<const BatchSizes> batches);
 
   Stream& stream_;
