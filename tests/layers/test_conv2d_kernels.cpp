@@ -114,8 +114,8 @@ struct WinogradErrors {
     y = of_channels(s.in_channels) * largest_xw;
     dx = of_channels(s.out_channels) * largest_dyw;
     // |A dy A^T| <= 2^2 |dy|, and G^T (...) G adds positions with weights that sum to 2^2.
-    const auto p =
-        static_cast<double>(s.batch * ((s.out_height() + 1) / 2) * ((s.out_width() + 1) / 2));
+    const int64_t tiles = (s.out_height() + 1) / 2 * ((s.out_width() + 1) / 2);
+    const auto p = static_cast<double>(s.batch * tiles);
     dw = (p + 28) * 64 * p * largest_dyx;
   }
 };

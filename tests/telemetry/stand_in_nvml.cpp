@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNotFound = 6, kTimeout = 10;
+enum { kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNotFound = 6, kTimeout = 10 };
 
 struct Gpu {
   uint64_t looks_at_energy = 0, looks_at_links = 0, looks_at_ecc = 0;
