@@ -21,39 +21,6 @@ namespace tandem::testing {
 
 namespace fs = std::filesystem;
 
-TemporaryFolder::TemporaryFolder() {
-  path_ = (fs::temp_directory_path() / "tandem-test-XXXXXX").string();
-  if (::mkdtemp(path_.data()) == nullptr) {
-    throw std::runtime_error("mkdtemp");
-  }
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
-std::string TemporaryFolder::operator/(const std::string& name) const {
-  const fs::path path = fs::path(path_) / name;
-  fs::create_directories(path.parent_path());
-  return path.string();
-}
-
-std::string TemporaryFolder::write(const std::string& name, const std::string& bytes) const {
-  const std::string path = *this / name;
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
-}
-
-std::vector<std::string> TemporaryFolder::names() const {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(path_)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 std::string read_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};

@@ -1,4 +1,4 @@
-// Small files for the tests of datasets: temporary folders, archives, pictures.
+// Small files for the tests of datasets: archives, pictures.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,30 +10,9 @@
 
 #include "src/core/error.h"
 #include "src/prepare/images/image.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem::testing {
-
-// A folder that is removed with all its content on destruction.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  // The path of `name` inside; folders above it are created.
-  std::string operator/(const std::string& name) const;
-  std::string path() const { return path_; }
-
-  // Writes a file inside and returns its path.
-  std::string write(const std::string& name, const std::string& bytes) const;
-
-  // Names of everything inside, sorted.
-  std::vector<std::string> names() const;
-
- private:
-  std::string path_;
-};
 
 std::string read_bytes(const std::string& path);
 std::string gzip(const std::string& bytes);

@@ -13,6 +13,7 @@
 #include "src/io/checkpoint/checkpoint_reader.h"
 #include "src/io/file.h"
 #include "tests/support/harness.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem::testing {
 
@@ -39,13 +40,7 @@ inline void expect_mentions(const std::string& message, const std::vector<std::s
 
 class Checkpoint : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = ::testing::TempDir() + "tandem-checkpoint-XXXXXX";
-    ASSERT_NE(mkdtemp(root_.data()), nullptr);
-    checkpoints_ = root_ + "/checkpoints";
-    fs::create_directory(checkpoints_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
+  void SetUp() override { fs::create_directory(checkpoints_); }
 
   // Saves a checkpoint of one rank.
   std::string save(int64_t step, std::span<const Slab> slabs, Manifest manifest = {}) {
@@ -64,7 +59,9 @@ class Checkpoint : public ::testing::Test {
     return found;
   }
 
-  std::string root_, checkpoints_;
+  const TemporaryFolder folder_;
+  const std::string& root_ = folder_.path();
+  const std::string checkpoints_ = folder_ / "checkpoints";
 };
 
 inline Tensor random_values(int64_t n, uint64_t seed) {

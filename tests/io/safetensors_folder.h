@@ -2,16 +2,14 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "src/core/error.h"
 #include "src/io/safetensors/safetensors.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem {
 
@@ -29,21 +27,14 @@ inline std::string tensor(const std::string& name, int64_t begin, int64_t end) {
              R"(], "data_offsets": [)", begin, ", ", end, "]}");
 }
 
-class SafetensorsFolder : public testing::Test {
+class SafetensorsFolder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / str("tandem-test-safetensors-", ::getpid());
-    std::filesystem::create_directory(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return folder_ / name; }
   std::string put(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-    return path(name);
+    return folder_.write(name, bytes);
   }
 
-  std::filesystem::path folder_;
+  const testing::TemporaryFolder folder_;
 };
 
 // The message that ends reading; the code is checked, and that it is one line without control

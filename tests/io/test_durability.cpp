@@ -9,6 +9,7 @@
 #include "src/io/hdf5/hdf5.h"
 #include "tests/support/file_calls.h"
 #include "tests/support/harness.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -19,16 +20,12 @@ using Calls = std::vector<std::string>;
 class Durability : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string folder = ::testing::TempDir() + "tandem-durability-XXXXXX";
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    root_ = fs::canonical(folder);
     fs::create_directory(root_ + "/c");
     record_file_calls(root_);
   }
   void TearDown() override {
     record_file_calls("");
     refuse_folder_renames(false);
-    fs::remove_all(root_);
   }
 
   // What was written, synced and renamed since the last call, with paths relative to the root.
@@ -63,7 +60,8 @@ class Durability : public ::testing::Test {
                              {write_rank_file(partial + "/rank-0000.h5", {&slab, 1})});
   }
 
-  std::string root_;
+  const TemporaryFolder folder_;
+  const std::string root_ = fs::canonical(folder_.path());
 };
 
 TEST_F(Durability, ACheckpointIsOnTheDiskBeforeItGetsItsName) {

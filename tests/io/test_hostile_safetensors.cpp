@@ -140,7 +140,7 @@ TEST_F(HostileSafetensors, PickleIsRefusedWithAdvice) {
       fs::remove(path(name));
     }
     const std::string file = put("pytorch_model.bin", bytes);
-    EXPECT_TRUE(message_of_file(folder_.string()).starts_with(file));
+    EXPECT_TRUE(message_of_file(folder_.path()).starts_with(file));
     fs::remove(file);
   }
   // A header of 0x280 bytes begins with the same two bytes as a pickle.
@@ -153,10 +153,10 @@ TEST_F(HostileSafetensors, WhatIsNoFileIsRefused) {
   EXPECT_NE(message_of_file(path("none")).find("No such file"), std::string::npos);
   EXPECT_NE(message_of_file(path(std::string(300, 'a'))).find("File name too long"),
             std::string::npos);
-  EXPECT_NE(message_of_file(folder_.string()).find("there is no model.safetensors"),
+  EXPECT_NE(message_of_file(folder_.path()).find("there is no model.safetensors"),
             std::string::npos);
   ASSERT_EQ(::mkfifo(path("model.safetensors").c_str(), 0600), 0);
-  EXPECT_NE(message_of_file(folder_.string()).find("not a file"), std::string::npos);
+  EXPECT_NE(message_of_file(folder_.path()).find("not a file"), std::string::npos);
 }
 
 class Shards : public SafetensorsFolder {
@@ -169,7 +169,7 @@ class Shards : public SafetensorsFolder {
   }
   std::string with_index(const std::string& json) const {
     put("model.safetensors.index.json", json);
-    return message_of_file(folder_.string());
+    return message_of_file(folder_.path());
   }
   std::string with_map(const std::string& map) const {
     return with_index(R"({"metadata": {"total_size": 16}, "weight_map": )" + map + "}");
@@ -182,7 +182,7 @@ constexpr const char* kGoodMap =
 TEST_F(Shards, AreReadThroughTheirIndex) {
   EXPECT_EQ(with_map(kGoodMap), "no error");
   const std::string index = path("model.safetensors.index.json");
-  for (const std::string& name : {folder_.string(), index}) {
+  for (const std::string& name : {folder_.path(), index}) {
     const SafetensorsReader reader(name);
     EXPECT_EQ(reader.tensors(), (Entries{{"a", "F32", {1}}, {"b", "F32", {2}}, {"c", "F32", {1}}}));
     EXPECT_EQ(all_of(reader, "c"), std::vector<float>{0});
@@ -191,7 +191,7 @@ TEST_F(Shards, AreReadThroughTheirIndex) {
   fs::create_directory(path("blobs"));
   fs::rename(path("one.safetensors"), path("blobs/1234"));
   fs::create_symlink("blobs/1234", path("one.safetensors"));
-  EXPECT_EQ(message_of_file(folder_.string()), "no error");
+  EXPECT_EQ(message_of_file(folder_.path()), "no error");
 }
 
 TEST_F(Shards, MustAgreeWithTheIndex) {

@@ -1,13 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 
 #include "src/core/error.h"
 #include "src/io/checkpoint/manifest.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem {
 namespace {
@@ -123,13 +123,11 @@ TEST(Manifest, DeepNestingIsAnError) {
 
 // The hash is what the xxh128sum tool prints for the file's bytes outside the pieces.
 TEST(FileEntry, HashIsXxh3OfWhatIsOutsidePieces) {
-  std::string root = ::testing::TempDir() + "tandem-manifest-XXXXXX";
-  ASSERT_NE(mkdtemp(root.data()), nullptr);
-  FileWriter(root + "/f", FileWriter::Start::kEmpty).write("(1)tan(2)dem\n(3)");
-  const FileEntry entry = describe_file(root + "/f", {{0, 3}, {6, 9}, {13, 16}});
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.write("f", "(1)tan(2)dem\n(3)");
+  const FileEntry entry = describe_file(path, {{0, 3}, {6, 9}, {13, 16}});
   EXPECT_EQ(entry,
             (FileEntry{"f", 16, {{0, 3}, {6, 9}, {13, 16}}, "f5c17c2e73c023c2eab7f7070755c36b"}));
-  std::filesystem::remove_all(root);
   EXPECT_EQ(FileEntry::from_text(entry.text()), entry);
 }
 

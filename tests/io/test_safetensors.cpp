@@ -33,7 +33,7 @@ TEST_F(Safetensors, WidensExactlyAndReadsAnyRange) {
   bytes += std::string(8, '\0') + std::string(reinterpret_cast<const char*>(floats), 8);
   put("model.safetensors", bytes);
 
-  const SafetensorsReader reader(folder_.string());
+  const SafetensorsReader reader(folder_.path());
   EXPECT_EQ(reader.tensors(), (Entries{{"b", "BF16", {65536}},
                                        {"f", "F32", {2, 1}},
                                        {"h", "F16", {256, 256}},
@@ -89,9 +89,8 @@ TEST_F(Safetensors, WritesOneFile) {
   std::vector<float> values(1001);
   std::iota(values.begin(), values.end(), 0.5F);
   {
-    SafetensorsWriter writer(folder_.string(),
-                             {{"b", "F32", {10, 100}}, {"none", "F32", {0}}, {"a", "F32", {}}},
-                             1 << 20);
+    SafetensorsWriter writer(
+        folder_.path(), {{"b", "F32", {10, 100}}, {"none", "F32", {0}}, {"a", "F32", {}}}, 1 << 20);
     writer.write(std::span(values).first(700));
     EXPECT_TRUE(fs::exists(path("model.safetensors.partial")));
     EXPECT_FALSE(fs::exists(path("model.safetensors")));
@@ -101,7 +100,7 @@ TEST_F(Safetensors, WritesOneFile) {
     writer.commit();
   }
   EXPECT_FALSE(fs::exists(path("model.safetensors.partial")));
-  const SafetensorsReader reader(folder_.string());
+  const SafetensorsReader reader(folder_.path());
   EXPECT_EQ(reader.tensors(),
             (Entries{{"a", "F32", {}}, {"b", "F32", {10, 100}}, {"none", "F32", {0}}}));
   EXPECT_EQ(all_of(reader, "a"), std::vector<float>{1000.5F});
@@ -116,10 +115,10 @@ TEST_F(Safetensors, WritesShards) {
       {"a", "BF16", {30}}, {"b", "BF16", {20}}, {"c", "BF16", {51}}, {"d", "BF16", {1}}};
   std::vector<float> values(102);
   std::iota(values.begin(), values.end(), 0.0F);
-  SafetensorsWriter writer(folder_.string(), entries, 100);  // c alone has 102 bytes
+  SafetensorsWriter writer(folder_.path(), entries, 100);  // c alone has 102 bytes
   writer.write(values);
   writer.commit();
-  const SafetensorsReader reader(folder_.string());
+  const SafetensorsReader reader(folder_.path());
   EXPECT_EQ(reader.tensors(), entries);
   EXPECT_EQ(all_of(reader, "c")[50], 100);
   EXPECT_EQ(all_of(reader, "d")[0], 101);
@@ -138,10 +137,10 @@ TEST_F(Safetensors, LargeTensorsGoThroughInPieces) {
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<float>(i % 251);  // exact in bf16
   }
-  SafetensorsWriter writer(folder_.string(), {{"w", "BF16", {std::ssize(values)}}}, 1 << 21);
+  SafetensorsWriter writer(folder_.path(), {{"w", "BF16", {std::ssize(values)}}}, 1 << 21);
   writer.write(values);
   writer.commit();
-  EXPECT_TRUE(all_of(SafetensorsReader(folder_.string()), "w") == values);
+  EXPECT_TRUE(all_of(SafetensorsReader(folder_.path()), "w") == values);
 }
 
 TEST_F(Safetensors, RoundsToNearestEven) {
@@ -150,10 +149,10 @@ TEST_F(Safetensors, RoundsToNearestEven) {
                                      1 + 0x3p-11F, -65519.0F,   0x1p-25F,
                                      INFINITY,     -INFINITY,   NAN};
   const auto write = [&](const char* dtype, const std::vector<float>& written) {
-    SafetensorsWriter writer(folder_.string(), {{"w", dtype, {std::ssize(written)}}}, 1 << 20);
+    SafetensorsWriter writer(folder_.path(), {{"w", dtype, {std::ssize(written)}}}, 1 << 20);
     writer.write(written);
     writer.commit();
-    return all_of(SafetensorsReader(folder_.string()), "w");
+    return all_of(SafetensorsReader(folder_.path()), "w");
   };
   const std::vector<float> brains = write("BF16", values), halves = write("F16", values);
   EXPECT_EQ(std::vector(brains.begin(), brains.end() - 1),
@@ -171,7 +170,7 @@ TEST_F(Safetensors, RoundsToNearestEven) {
             }).find("too large for BF16"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(path("model.safetensors.partial")));
-  EXPECT_EQ(std::ssize(all_of(SafetensorsReader(folder_.string()), "w")), 9);  // the last good one
+  EXPECT_EQ(std::ssize(all_of(SafetensorsReader(folder_.path()), "w")), 9);  // the last good one
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "src/report/run_log.h"
 #include "src/report/run_report.h"
 #include "tests/support/set_config.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem {
 
@@ -46,8 +47,6 @@ inline std::vector<RankUse> two_ranks() {
 class RunFiles : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = ::testing::TempDir() + "tandem-run-report-XXXXXX";
-    ASSERT_NE(mkdtemp(root_.data()), nullptr);
     config_.run.dir = root_;
     config_.run.name = "a";
     set(config_, "model.kind", "mlp");
@@ -56,7 +55,6 @@ class RunFiles : public ::testing::Test {
     config_.log.tensorboard = false;
     make_directories(directory().path());
   }
-  void TearDown() override { fs::remove_all(root_); }
   RunDirectory directory() const { return RunDirectory(config_.run); }
   void put(const std::string& path, const std::string& text) {
     FileWriter(path, FileWriter::Start::kEmpty).write(text);
@@ -86,7 +84,8 @@ class RunFiles : public ::testing::Test {
     return ::testing::internal::GetCapturedStdout();
   }
 
-  std::string root_;
+  const testing::TemporaryFolder folder_;
+  const std::string& root_ = folder_.path();
   Config config_;
 };
 

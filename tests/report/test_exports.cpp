@@ -12,6 +12,7 @@
 
 #include "src/io/file.h"
 #include "src/report/writers/exports.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem {
 namespace {
@@ -20,13 +21,7 @@ namespace fs = std::filesystem;
 
 class ExportFiles : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "tandem-exports-XXXXXX";
-    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string folder_;
+  const testing::TemporaryFolder folder_;
 };
 
 std::string line_of(int number) {
@@ -61,7 +56,7 @@ TEST(Exports, LineForCloudWatch) {
 }
 
 TEST_F(ExportFiles, FileIsReplacedAndRemoved) {
-  const std::string folder = folder_ + "/new/folder", path = folder + "/book_0.prom";
+  const std::string folder = folder_ / "new/folder", path = folder + "/book_0.prom";
   {
     Exports exports(folder, "book_0.prom", "");
     exports.replace_file("a 1\n");
@@ -76,11 +71,11 @@ TEST_F(ExportFiles, NothingIsWrittenUnlessWanted) {
   Exports exports("", "x", "");
   exports.replace_file("a 1\n");
   exports.append_line(line_of(1));
-  EXPECT_TRUE(fs::is_empty(folder_));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
 TEST_F(ExportFiles, LinesAreAppended) {
-  const std::string path = folder_ + "/emf";
+  const std::string path = folder_ / "emf";
   Exports first("", "", path), second("", "", path);
   first.append_line(line_of(1));
   second.append_line("");
@@ -105,7 +100,7 @@ TEST_F(ExportFiles, WhatCannotBeWrittenIsCounted) {
 
 // The pipe holds what it can. Lines that it takes are whole, and those after it was read, too.
 TEST_F(ExportFiles, APipeThatNobodyReadsHoldsUpNothing) {
-  const std::string path = folder_ + "/pipe";
+  const std::string path = folder_ / "pipe";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   Exports exports("", "", path);
   ::testing::internal::CaptureStderr();
@@ -143,7 +138,7 @@ TEST_F(ExportFiles, APipeThatNobodyReadsHoldsUpNothing) {
 
 // A file may take half of a line: the next one begins on a line of its own.
 TEST_F(ExportFiles, AfterHalfALineANewOneBegins) {
-  const std::string path = folder_ + "/emf";
+  const std::string path = folder_ / "emf";
   Exports exports("", "", path);
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/report/writers/metrics_log.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem {
 namespace {
@@ -16,16 +17,11 @@ namespace fs = std::filesystem;
 
 class MetricsLogTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = ::testing::TempDir() + "tandem-metrics-XXXXXX";
-    ASSERT_NE(mkdtemp(root_.data()), nullptr);
-    path_ = root_ + "/metrics.jsonl";
-    discarded_ = root_ + "/metrics.discarded.jsonl";
-  }
-  void TearDown() override { fs::remove_all(root_); }
   void put(const std::string& text) { FileWriter(path_, FileWriter::Start::kEmpty).write(text); }
 
-  std::string root_, path_, discarded_;
+  const testing::TemporaryFolder folder_;
+  const std::string path_ = folder_ / "metrics.jsonl";
+  const std::string discarded_ = folder_ / "metrics.discarded.jsonl";
 };
 
 std::string line_of(const std::vector<Metric>& metrics) { return to_json_line(metrics); }
@@ -110,12 +106,13 @@ TEST_F(MetricsLogTest, NothingToDoChangesNothing) {
 }
 
 TEST_F(MetricsLogTest, UnwritablePlaceIsNamed) {
+  const std::string path = folder_.path() + "/missing/metrics.jsonl";
   try {
-    const MetricsLog log(root_ + "/missing/metrics.jsonl");
+    const MetricsLog log(path);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kData);
-    EXPECT_NE(std::string(error.what()).find(root_ + "/missing/metrics.jsonl"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find(path), std::string::npos);
   }
 }
 

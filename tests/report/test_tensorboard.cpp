@@ -11,6 +11,7 @@
 
 #include "src/core/error.h"
 #include "src/report/writers/tensorboard.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem {
 namespace {
@@ -103,12 +104,8 @@ T only(const std::multimap<uint64_t, std::string>& fields, uint64_t field) {
 
 class TensorBoard : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = ::testing::TempDir() + "tandem-tensorboard-XXXXXX";
-    ASSERT_NE(mkdtemp(root_.data()), nullptr);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-  std::string root_;
+  const testing::TemporaryFolder folder_;
+  const std::string& root_ = folder_.path();
 };
 
 TEST_F(TensorBoard, ChecksumIsCastagnolis) {

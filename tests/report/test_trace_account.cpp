@@ -7,6 +7,7 @@
 #include "src/io/file.h"
 #include "src/report/trace/chrome_trace.h"
 #include "src/report/trace/trace_account.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -108,10 +109,9 @@ TEST(ChromeTrace, AFileHoldsAllOfATrace) {
   trace.host_work.push_back({{5, 7}, "loader", "loader"});
   trace.memory.push_back({400, int64_t{1} << 40});
   trace.first = {.at = 123'456'789'012'345, .offset = -77, .bound = 3};
-  const std::string folder = ::testing::TempDir() + "chrome_trace";
-  make_directories(folder);
-  write_trace(trace_path(folder, 0), rank_trace_text(trace));
-  const Trace read = read_traces(folder).at(0);
+  const TemporaryFolder folder;
+  write_trace(trace_path(folder.path(), 0), rank_trace_text(trace));
+  const Trace read = read_traces(folder.path()).at(0);
   EXPECT_EQ(rank_trace_text(read), rank_trace_text(trace));
   EXPECT_EQ(read.pieces[0].span.begin, 1);
   EXPECT_EQ(read.pieces[0].span.end, 300'000);

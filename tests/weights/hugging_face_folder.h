@@ -1,7 +1,6 @@
 // A folder as Hugging Face keeps a model, for tests to fill.
 #pragma once
 
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -11,10 +10,10 @@
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/make_model.h"
 #include "tests/support/harness.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tandem::testing {
 
-namespace fs = std::filesystem;
 inline constexpr const char* kGpt2 =
     R"({"architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_head": 2,
   "n_embd": 6, "n_positions": 9, "vocab_size": 11, "n_inner": null})";
@@ -27,15 +26,7 @@ inline constexpr const char* kLlama =
 
 class HuggingFaceFolder : public ::testing::Test {
  protected:
-  HuggingFaceFolder() {
-    path_ = (fs::temp_directory_path() / "tandem-test-XXXXXX").string();
-    EXPECT_NE(mkdtemp(path_.data()), nullptr);
-  }
-  ~HuggingFaceFolder() override { fs::remove_all(path_); }
-
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ + "/" + name) << text;
-  }
+  void write(const std::string& name, const std::string& text) const { folder_.write(name, text); }
   // Replaces `from`, which must be there, in a config.json.
   void write_config(std::string json, const std::string& from = "", const std::string& to = "") {
     const size_t at = json.find(from);
@@ -99,7 +90,8 @@ class HuggingFaceFolder : public ::testing::Test {
     return found;
   }
 
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string& path_ = folder_.path();
   std::map<std::string, float> firsts_;  // the first element of each tensor
 };
 

@@ -5,12 +5,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 
 #include "src/core/error.h"
+#include "tests/support/temporary_folder.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -44,33 +43,9 @@ inline std::string text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// A folder of this process for inputs that are read from files.
-class Folder {
- public:
-  Folder() : path_((std::filesystem::temp_directory_path() / "tandem-fuzz-XXXXXX").string()) {
-    check(::mkdtemp(path_.data()) != nullptr, "there is a folder for temporary files");
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::string& path() const { return path_; }
-  // Writes a file, or writes it anew, and returns its path.
-  std::string write(const std::string& name, std::string_view bytes) const {
-    const std::string path = path_ + "/" + name;
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path;
-  }
-
- private:
-  std::string path_;
-};
-
-inline const Folder& folder() {
-  static const Folder instance;
+// The folder of this process for inputs that are read from files.
+inline const testing::TemporaryFolder& folder() {
+  static const testing::TemporaryFolder instance;
   return instance;
 }
 
