@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,7 @@ class Recommend(Workspace):
         price = self.price(P4D)
         self.assertTrue(shown.startswith(f"Rent 2 x {P4D} for {hours:.4g} hours: {usd:.2f} dollars, at {price['usd']} a node and hour "
                                          f"(on demand, {price['date']}: {price['source']}).\n"), shown)
-        self.assertIn(f"    launch/run.sh --hostfile hosts -- train --config {GPT2[1]} {' '.join(chosen)}\n", shown)
+        self.assertIn(f"    launch/run.sh --hostfile hosts -- train --config {shlex.quote(GPT2[1])} {' '.join(chosen)}\n", shown)
 
     def test_no_other_settings_are_faster(self):
         [row] = self.answer(*GPT2, "--tokens", "1e9", "--instances", P4D, "--nodes", 1)["rows"]
