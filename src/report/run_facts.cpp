@@ -121,14 +121,14 @@ std::string RunFacts::json() const {
 }
 
 bool is_run(const std::string& folder) {
-  return fs::exists(folder + "/config.cfg") || fs::exists(RunDirectory(folder).metrics());
+  return fs::exists(RunDirectory(folder).settings()) || fs::exists(RunDirectory(folder).metrics());
 }
 
 RunFacts read_run(const RunDirectory& directory) {
   const fs::path path = fs::absolute(directory.path()).lexically_normal();
   RunFacts run{.path = directory.path(),
                .name = (path.has_filename() ? path : path.parent_path()).filename().string()};
-  const std::string config = directory.path() + "/config.cfg";
+  const std::string config = directory.settings();
   if (fs::exists(config)) {
     run.settings = parse_ini(read_file(config), config);
     run.steps = std::atoll(run.setting("train.steps").c_str());

@@ -96,6 +96,7 @@ void Trainer::resume(const AvailableMemory& available, const OpenChoices& choice
       choose_for_run(config_, directory_, machine_, choices, [&] { check_fit(available); });
   agree(job(), [&] {
     if (job().rank() == 0) {
+      directory_.keep_settings(config_);
       directory_.keep_vocabulary(dataset_->info());
       discard_after(directory_.checkpoints(), state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),

@@ -38,17 +38,19 @@ bool is_seen(const std::string& path, const std::string& content,
   }
 }
 
-// The settings of the start before; if they are lost, those of the newest checkpoint.
-std::optional<Config> settings_before(const std::string& config_path,
-                                      const std::string& checkpoints) {
-  if (std::filesystem::exists(config_path)) {
-    return config_from_text(read_file(config_path), config_path);
+// The settings of the start before. If they are lost, they are made again from those of the newest
+// checkpoint.
+std::optional<Config> settings_before(const RunDirectory& run) {
+  if (std::filesystem::exists(run.settings())) {
+    return config_from_text(read_file(run.settings()), run.settings());
   }
-  const std::string newest = find_latest(checkpoints).path;
+  const std::string newest = find_latest(run.checkpoints()).path;
   if (newest.empty()) {
     return std::nullopt;
   }
-  return config_from_text(read_manifest(newest).config, newest);
+  const Config config = config_from_text(read_manifest(newest).config, newest);
+  run.keep_settings(config);
+  return config;
 }
 
 }  // namespace
@@ -76,9 +78,8 @@ void RunDirectory::prepare(Config& config, Device device, int64_t vocab) const {
               "it a folder, or choose run.dir on the other disk");
   }
   make_directories(checkpoints());
-  const std::string config_path = path_ + "/config.cfg";
   const bool is_new = !std::filesystem::exists(metrics());
-  if (const auto before = is_new ? std::nullopt : settings_before(config_path, checkpoints())) {
+  if (const auto before = is_new ? std::nullopt : settings_before(*this)) {
     if (const std::string changes = changed_settings(*before, config, vocab); !changes.empty()) {
       fail(ExitCode::kConfig, "run ", config.run.name,
            " was started with other settings; choose another run.name, or remove ", path_, ":",
@@ -88,7 +89,10 @@ void RunDirectory::prepare(Config& config, Device device, int64_t vocab) const {
         config.dist.bucket_mb > 0 ? config.dist.bucket_mb : before->dist.bucket_mb;
   }
   config.dist.resolve_bucket_mb(device);
-  replace_file(config_path, config.ini_text(), folder());
+}
+
+void RunDirectory::keep_settings(const Config& config) const {
+  replace_file(settings(), config.ini_text(), folder());
 }
 
 void RunDirectory::require_shared(Control& job, const std::string& host,

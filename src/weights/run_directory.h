@@ -22,6 +22,7 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string settings() const { return path_ + "/config.cfg"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string report() const { return path_ + "/report.json"; }
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
@@ -42,12 +43,15 @@ class RunDirectory {
   // Throws Error(kData) if that folder has been renamed or removed: a run that went on would be in
   // two places.
   void require_in_place() const;
-  // One rank calls this. It creates the folders and writes config.cfg. An earlier start under the
-  // same name must have had the same model, data and seed; if its config.cfg is lost, the newest
-  // checkpoint says what it had. Errors: kData if the folder cannot be written, kConfig with the
-  // settings that differ. Sets a dist.bucket_mb of auto to that of the start before, or to what it
-  // means on `device`. vocab: as in changed_settings.
+  // One rank calls this. It creates the folders. An earlier start under the same name must have had
+  // the same model, data and seed; if its config.cfg is lost, it is made again from the newest
+  // checkpoint. Errors: kData if the folder cannot be written, kConfig with the settings that
+  // differ. Sets a dist.bucket_mb of auto to that of the start before, or to what it means on
+  // `device`. vocab: as in changed_settings.
   void prepare(Config& config, Device device, int64_t vocab) const;
+  // Writes config.cfg. A start calls it when nothing can refuse it any more, so that a refused one
+  // leaves the settings of the start before. Error kData if it cannot be written.
+  void keep_settings(const Config& config) const;
   // Collective, after lock(). Every rank writes its part of a checkpoint here. Throws
   // AgreedError(kData), with the names of the hosts, if a rank does not see a file that rank 0 has
   // just written. Network file systems may be slow, so a rank looks for `patience`.

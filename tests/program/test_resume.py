@@ -111,10 +111,17 @@ class Resuming(Life):
         for settings in [["--train.steps", "10"],
                          ["--train.steps", "10", "--checkpoint.resume", self.checkpoint("again", 10)]]:
             self.assertRegex(self.small("again", *often, *settings).stdout, r"\Anothing to do: \S+/again has done all 10 steps \(")
-            self.assertEqual(self.contents("again", but=["config.cfg", "lock"]).items() - before.items(), set())
+            self.assertEqual(self.contents("again").items() - before.items(), set())
         self.assertEqual(self.contents("again").keys(), before.keys())
         self.small("again", *often, "--train.steps", "25")
         self.assertEqual([line["step"] for line in self.lines("again")], list(range(1, 26)))
+
+    def test_a_refused_start_changes_no_file(self):
+        self.small("refused", "--train.steps", "5")
+        before = self.contents("refused")
+        for resume, code in [("none", CONFIG), (self.path("nowhere"), DATA)]:
+            self.small("refused", "--optim.lr", "5", "--dist.bucket_mb", "1", "--checkpoint.resume", resume, code=code)
+            self.assertEqual(self.contents("refused"), before)
 
 
 class Xxh3(ctypes.Structure):

@@ -124,7 +124,9 @@ class RunFolder(Life):
         os.remove(config)
         result = self.small("lost", "--train.steps", "2", "--model.width", "16", code=CONFIG)
         self.assert_one_line(result, "run lost was started with other settings")
-        self.assertFalse(os.path.exists(config))
+        with open(config) as file:
+            self.assertEqual(file.read(), before)
+        os.remove(config)
         self.small("lost", "--train.steps", "2")
         with open(config) as file:
             self.assertEqual(file.read(), before)
