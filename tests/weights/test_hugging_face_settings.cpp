@@ -220,6 +220,14 @@ TEST_F(HuggingFaceSettings, RotaryFrequenciesOfOlderFiles) {
   EXPECT_EQ(frequencies().original_context, 0);  // linear
   write("config.json", head + R"("rope_scaling": {"rope_type": "default"}})");
   EXPECT_EQ(frequencies().factor, 1);
+  // transformers 5 takes rope_scaling first, other programs rope_parameters.
+  const std::string both = head + R"("rope_parameters": {"rope_type": "linear", "factor": 2.0},)";
+  write("config.json", both + R"("rope_scaling": {"factor": 2.0}})");
+  EXPECT_EQ(frequencies().factor, 2);
+  for (const char* scaling : {R"({"factor": 4.0})", R"({"factor": 2.0, "type": "yarn"})"}) {
+    write("config.json", both + R"("rope_scaling": )" + scaling + "}");
+    expect_error(ExitCode::kData, "rope_parameters and rope_scaling differ in", frequencies);
+  }
 }
 
 TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {

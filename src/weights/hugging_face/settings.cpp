@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "src/core/visible_text.h"
 #include "src/weights/hugging_face/json_keys.h"
 
 namespace tandem {
@@ -193,7 +194,13 @@ int64_t Translation::window(Windows windows) const {
 void Translation::set_rope() {
   const bool is_new = keys_.find("rope_parameters") != nullptr;
   const std::string name = is_new ? "rope_parameters" : "rope_scaling";
-  const JsonKeys rope = keys_.object(name);
+  const JsonKeys rope = keys_.object(name), older = keys_.object("rope_scaling");
+  for (const auto& [key, value] : older.json().items()) {
+    if (!rope.json().contains(key) || rope.json().at(key) != value) {
+      fail_data(keys_.path(), ": rope_parameters and rope_scaling differ in ", visible(key),
+                ", and programs read the one or the other; leave out one of them");
+    }
+  }
   if (rope.has_objects()) {
     keys_.refuse(name, "the same for all layers");
   }
