@@ -53,9 +53,10 @@ Group::Group(Control& control, Collectives& collectives, Memory& memory,
   }
   parts_ = sharing == Sharing::kNode ? ranks : size();
   if (sharing == Sharing::kWorld) {
+    std::map<int, int> nodes_before;  // by place on a node
     for (int other = 0; other < size(); ++other) {
-      const auto before = std::count(local.begin(), local.begin() + other, local[other]);
-      part_of_rank_.push_back(inside_ ? local[other] * nodes + static_cast<int>(before) : other);
+      const int place = local[static_cast<size_t>(other)];
+      part_of_rank_.push_back(inside_ ? place * nodes + nodes_before[place]++ : other);
     }
     part_ = part_of_rank_[rank()];
   } else {

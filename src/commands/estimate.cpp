@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
@@ -43,7 +44,8 @@ struct Request : RunRequest {
   Request() : RunRequest(kUsage) {
     options.add("machine", machine, "file of `tandem bench links`: links as they were measured");
     options.add("ranks", ranks, "processes of the job", 1, 1 << 16);
-    options.add("node-size", node_size, "ranks a node; 0: dist.node_size, or up to 8 GPUs", 0);
+    options.add("node-size", node_size, "ranks a node; 0: dist.node_size, or up to 8 GPUs", 0,
+                1 << 16);
     options.add_choice("gpu", gpu, gpu_choices(), "of each rank; none: this machine's CPU");
     options.add("documents", documents,
                 "tokens of a document, on average, with data.windows = documents; 0: one fills a "
@@ -121,6 +123,10 @@ void resolve(Request& request, const Words& words) {
     if (request.documents > 0 && request.config.data.windows == WindowKind::kStream) {
       add_problem(problems, "--documents ", request.documents,
                   " needs data.windows = documents; a stream does not know them");
+    }
+    if (request.channels * request.image * request.image > std::numeric_limits<int32_t>::max()) {
+      add_problem(problems, "--channels ", request.channels, " of --image ", request.image,
+                  ": an image has at most 2^31 - 1 values");
     }
     append(problems, problems.empty() ? too_long(request.config, ranks) : Words());
   }

@@ -11,7 +11,7 @@ MUTANTS = [
            "return elements / ranks * part + std::min<int64_t>(part, elements % ranks);", "return elements / ranks * part;",
            ["comm.ring"]),
     Mutant("group: parts inside and between nodes are exchanged", "comm/sharding/group.cpp",
-           "local[other] * nodes + static_cast<int>(before)", "static_cast<int>(before) * ranks + local[other]",
+           "place * nodes + nodes_before[place]++", "nodes_before[place]++ * ranks + place",
            ["comm.group_np4"]),
     Mutant("muon: a rank's own part of a matrix is left out", "comm/sharding/matrices/whole_matrices.cpp",
            "matrix.owner == owner && here.count() > 0", "matrix.owner == owner && here.count() > 0 && owner != holder",

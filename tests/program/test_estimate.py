@@ -275,10 +275,17 @@ class Estimates(Workspace):
                 (many, "4 layers, .* with 4194304 micro-batches a rank.*a larger train.micro_batch"),
                 ([*many, "--ranks", "1048576"], "ranks = 1048576.*65536"),
                 ([*job, "--model.kind", "mlp", "--model.width", "1048576", "--image", "65536", "--channels", "65536"],
-                 "has more than 2.63 elements; take smaller sizes"),
+                 "--channels 65536 of --image 65536: an image has at most 2.31 - 1 values"),
+                ([*job, "--model.kind", "resnet", "--image", "32768"], "--channels 3 of --image 32768: an image has at most"),
+                ([*job, "--node-size", "4294967296"], "node-size = 4294967296 must be a whole number"),
                 ([*job, "--vocab", "1073741824", "--model.width", "1048576", "--model.heads", "8192"],
                  r"a tensor of \[.*\] has more than 2.46 elements; take smaller sizes")]:
             self.assert_one_line(self.estimate(*words, code=CONFIG), pattern)
+
+    def test_as_many_ranks_as_it_takes(self):
+        """Seconds of the processor: a loop over pairs of ranks would take minutes."""
+        row = self.given("--gpu", "h100", "--ranks", "65536", "--train.global_batch", "65536", "--model.layers", "1")
+        self.assertTrue(row["fits"])
 
     def test_bad_requests(self):
         for settings, pattern in [
