@@ -12,6 +12,7 @@
 
 #include "comm/debugger.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 #include "src/device/device.h"
@@ -64,8 +65,8 @@ ExitCode run(Command command, const Words& words, World& world) {
     hold_for_debugger(world);
     const ExitCode code = command(words, world);
     // Training does not end for want of a reader.
-    if (command != train_command && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
-      fail_data("standard output: not all of the output could be written");
+    if (command != train_command) {
+      require_output_written();
     }
     world.finish(code);
     return code;

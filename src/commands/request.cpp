@@ -50,10 +50,23 @@ void require_other_output(const std::string& output, const std::vector<std::stri
   }
 }
 
+void require_output_written() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    fail_data("standard output: not all of the output could be written");
+  }
+}
+
+void catch_ends(void (*handler)(int)) {
+  std::signal(SIGINT, handler);
+  std::signal(SIGTERM, handler);
+  if (std::signal(SIGHUP, handler) == SIG_IGN) {
+    std::signal(SIGHUP, SIG_IGN);
+  }
+}
+
 void clean_up_on_signals(const std::string& output) {
   std::snprintf(partial_output, sizeof partial_output, "%s.partial", output.c_str());
-  std::signal(SIGINT, remove_output_and_end);
-  std::signal(SIGTERM, remove_output_and_end);
+  catch_ends(remove_output_and_end);
 }
 
 void add_model(Options& options, std::string& checkpoint, std::string& base, std::string& adapter) {

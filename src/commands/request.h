@@ -23,7 +23,13 @@ ExitCode print_help(const Options& options, const World& world,
 // would replace an input.
 void require_other_output(const std::string& output, const std::vector<std::string>& inputs);
 
-// From now on SIGINT and SIGTERM remove OUTPUT.partial before they end the process.
+// Error kData if not all of the standard output could be written.
+void require_output_written();
+
+// Calls `handler` at SIGINT, SIGTERM and SIGHUP. Under nohup SIGHUP stays without effect.
+void catch_ends(void (*handler)(int));
+
+// From now on these signals remove OUTPUT.partial before they end the process.
 void clean_up_on_signals(const std::string& output);
 
 // Adds the options that name a model: --checkpoint, --base and --adapter.

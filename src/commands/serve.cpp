@@ -171,8 +171,7 @@ class ImageEndpoint final : public Endpoint {
 };
 
 void serve(const Request& request, World& world) {
-  std::signal(SIGTERM, on_signal);
-  std::signal(SIGINT, on_signal);
+  catch_ends(on_signal);
   const StoredModel stored =
       resolve_model(world.control(), request.checkpoint, request.base, request.adapter);
   const Config config = config_of(stored);

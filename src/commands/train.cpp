@@ -83,6 +83,7 @@ ExitCode train_command(const Words& words, World& world) {
     }
     if (check) {
       std::fputs(json_line(request.config).c_str(), stdout);
+      require_output_written();
       return std::string();
     }
     return config.ini_text();

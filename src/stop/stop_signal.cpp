@@ -15,7 +15,7 @@ namespace {
 volatile std::sig_atomic_t requested_flag = 0;
 volatile std::sig_atomic_t announces = 0, advises = 0, steps_began = 0;
 char message[1024] = "";
-struct sigaction former_int, former_term, former_usr1;
+struct sigaction former_int, former_term, former_hup, former_usr1;
 
 constexpr char kAdvice[] =
     "; mpirun kills the ranks about 2 s after Ctrl-C or SIGTERM, and lets them save after `kill "
@@ -60,6 +60,10 @@ StopSignal::StopSignal(bool announce, bool under_mpirun) {
   set_last_checkpoint("none yet");
   install(SIGTERM, 0, &former_term);
   install(SIGUSR1, 0, &former_usr1);
+  install(SIGHUP, 0, &former_hup);
+  if (former_hup.sa_handler == SIG_IGN) {  // under nohup
+    sigaction(SIGHUP, &former_hup, nullptr);
+  }
   install(SIGINT, SA_RESETHAND, &former_int);
 }
 
@@ -68,6 +72,7 @@ StopSignal::~StopSignal() {
   steps_began = 0;
   sigaction(SIGINT, &former_int, nullptr);
   sigaction(SIGTERM, &former_term, nullptr);
+  sigaction(SIGHUP, &former_hup, nullptr);
   sigaction(SIGUSR1, &former_usr1, nullptr);
 }
 

@@ -1,4 +1,5 @@
-// Turns SIGINT, SIGTERM and SIGUSR1 into a request that the training loop reads once a step.
+// Turns SIGINT, SIGTERM, SIGHUP and SIGUSR1 into a request that the training loop reads once a
+// step.
 #pragma once
 
 #include <string>
@@ -12,8 +13,9 @@ class StopSignal {
   // the handler prints a line at once, for the user who pressed Ctrl-C. With `under_mpirun` it
   // also says how to stop without mpirun's time limit, unless the signal was SIGUSR1.
   //
-  // Until begin_steps(), SIGINT and SIGTERM end the process at once with code 85: a start may take
-  // long, and has nothing to save.
+  // Until begin_steps(), all but SIGUSR1 end the process at once with code 85: a start may take
+  // long, and has nothing to save. SIGHUP, which the end of a terminal sends, has no effect under
+  // nohup.
   StopSignal(bool announce, bool under_mpirun);
   ~StopSignal();  // restores the former handlers
 

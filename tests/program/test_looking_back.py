@@ -179,7 +179,8 @@ class LookingBack(Workspace):
         for command in [["inspect", first], ["inspect", first, "--json"], ["inspect", self.path("runs")], ["inspect", self.text],
                         ["compare", first, wide], ["eval", "--checkpoint", first, "--json"],
                         ["generate", "--checkpoint", first, "--tokens", "3"], ["generate", "--checkpoint", first, "--tokens", "3", "--json"],
-                        ["estimate", "--data.path", self.text, *tandem_program.TINY, "--json"]]:
+                        ["estimate", "--data.path", self.text, *tandem_program.TINY, "--json"],
+                        ["train", "--check", "--data.path", self.text]]:
             with open("/dev/full", "w") as full:
                 result = subprocess.run([tandem_program.TANDEM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual((result.returncode, result.stderr.count("\n")), (DATA, 1), result.stderr)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import termios
 import time
+from pathlib import Path
 
 import tandem_program
 from tandem_program import CONFIG, DATA, MPI_ENV, OK, OUT_OF_MEMORY, STOPPED, TINY, Workspace, metrics, run
@@ -144,7 +145,7 @@ class SharedFolder(Workspace):
         self.assertRegex(ours[0], rf"the folder of the run, {self.path('a')}/runs/r on {host}, is not seen on {host} \(rank 2\); "
                          "put run.dir on storage that all hosts share")
         self.assertEqual(os.listdir(self.path("b")), [])
-        self.assertEqual(sorted(os.listdir(self.path("a/runs/r"))), ["checkpoints", "config.cfg", "lock"])
+        self.assertEqual(sorted(os.listdir(self.path("a/runs/r"))), ["checkpoints", "lock"])
 
     def test_storage_that_shows_files_late_is_waited_for(self):
         job = self.start("early", "late")
@@ -209,7 +210,8 @@ class Signals(Workspace):
             self.skipTest("this system does not show what a process waits for")
 
     def test_a_stop_ends_a_start_at_once(self):
-        for number in [signal.SIGTERM, signal.SIGINT]:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+        for number in [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]:
             job = self.blocked("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", f"starting{number}",
                                *TINY, "--log.progress", "plain")
             job.send_signal(number)
@@ -217,6 +219,14 @@ class Signals(Workspace):
             self.assertEqual((job.returncode, said),
                              (STOPPED, "\ntandem: stop requested before the first step; nothing new to save\n"))
         self.train("starting15")  # the same run goes on
+
+    def test_nohup_is_obeyed(self):
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        for command in [["train", "--data.path", self.text, "--run.dir", self.path("runs"), *TINY, "--log.progress", "plain"],
+                        ["prepare", "text", "--input", __file__, "--output", self.path("nohup.h5"), "--tokenizer", "bytes"]]:
+            job = self.blocked(*command)
+            status = Path(f"/proc/{job.pid}/status").read_text()
+            self.assertTrue(int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16) & 1, status)
 
     def test_a_stop_ends_other_commands_at_once(self):
         self.train("done", "--train.steps", "1")
@@ -227,6 +237,7 @@ class Signals(Workspace):
             self.assertEqual((job.communicate(timeout=20)[1], job.returncode), ("", -signal.SIGTERM))
 
     def test_a_command_that_is_stopped_leaves_nothing(self):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         text, prompts, output = self.path("long.txt"), self.path("prompts.jsonl"), self.path("output")
         with open(text, "w") as file:
             file.write("some words \n" * 8_000_000)
@@ -242,9 +253,9 @@ class Signals(Workspace):
                 while not os.path.exists(output + ".partial"):
                     self.assertIsNone(job.poll())
                 job.send_signal(signal.SIGSTOP)
-                job.terminate()  # before it does anything else
+                job.send_signal(signal.SIGHUP)  # before it does anything else
                 job.send_signal(signal.SIGCONT)
-                self.assertEqual(job.wait(timeout=60), -signal.SIGTERM)
+                self.assertEqual(job.wait(timeout=60), -signal.SIGHUP)
                 self.assertEqual((os.path.exists(output), os.path.exists(output + ".partial")), (False, False))
 
 
