@@ -355,12 +355,14 @@ ExitCode inspect_command(const Words& words, World& world) {
   } else if (std::filesystem::is_directory(line.positional[0])) {
     inspect_folder(line.positional[0], request, world.control());
   } else {
-    refuse(line.positional[0], "which is no folder",
-           {{request.tensors, "--tensors"},
-            {request.ranks, "--ranks"},
-            {request.flight, "--flight"},
-            {request.trace, "--trace"},
-            {request.json, "--json"}});
+    if (std::filesystem::exists(line.positional[0])) {
+      refuse(line.positional[0], "which is no folder",
+             {{request.tensors, "--tensors"},
+              {request.ranks, "--ranks"},
+              {request.flight, "--flight"},
+              {request.trace, "--trace"},
+              {request.json, "--json"}});
+    }
     inspect_data(line.positional[0], request.verify);
   }
   return ExitCode::kOk;

@@ -29,7 +29,7 @@ std::vector<std::string> apply_imported(Options& options, const std::string& fol
       imported.push_back(setting);
     } else if (key == "model.context" ? std::stoll(ours) > std::stoll(value) : ours != value) {
       add_problem(problems, key, " = ", ours, ", but ", setting.origin, " has ", value,
-                  "; leave the setting out");
+                  key == "model.context" ? "; write at most that" : "; leave the setting out");
     }
   }
   append(problems, options.apply(imported));
@@ -41,16 +41,17 @@ std::string hint_for(const std::string& path) {
   if (path.find('=') != std::string::npos) {
     return "; settings are --section.key value: write --" + path;
   }
-  std::vector<std::string> there;
+  std::vector<std::string> there;  // without .cfg
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(parent_of(path), none)) {
     if (entry.path().extension() == ".cfg") {
-      there.push_back(
-          (std::filesystem::path(path).parent_path() / entry.path().filename()).string());
+      there.push_back(entry.path().stem());
     }
   }
-  const std::string guess = nearest_name(path, there);
-  return guess.empty() ? "; settings are --section.key value" : "; did you mean " + guess + "?";
+  const std::filesystem::path meant = path;
+  const std::string guess = nearest_name(meant.stem(), there);
+  return guess.empty() ? "; settings are --section.key value"
+                       : str("; did you mean ", (meant.parent_path() / guess).string(), ".cfg?");
 }
 
 }  // namespace
@@ -60,9 +61,10 @@ std::vector<std::string> apply_settings(Options& options, const std::vector<std:
   std::vector<std::string> problems;
   std::vector<Assignment> settings;
   for (const Assignment& assignment : line.assignments) {
-    if (assignment.key == "config") {
+    if (assignment.key == "config" && !assignment.bare) {
       if (!std::filesystem::exists(assignment.value)) {
-        return {str("no configuration file ", assignment.value, hint_for(assignment.value))};
+        fail(ExitCode::kConfig, "no configuration file ", assignment.value,
+             hint_for(assignment.value));
       }
       try {
         append(settings, parse_ini(read_file(assignment.value), assignment.value));

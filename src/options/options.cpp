@@ -169,7 +169,7 @@ std::vector<std::string> Options::apply(const std::vector<Assignment>& assignmen
     if (!setting) {
       add_problem(problems, assignment.origin, ": unknown setting ", assignment.key,
                   suggestion(assignment.key));
-    } else if (assignment.bare && setting->allowed == kText) {
+    } else if (assignment.bare && setting->allowed != kYesOrNo) {
       add_problem(problems, assignment.origin, ": ", assignment.key,
                   " has no value; one that begins with -- is given as --", assignment.key,
                   "=VALUE");

@@ -19,6 +19,9 @@ std::string resolve_checkpoint(const std::string& path) {
   if (fs::exists(path + "/manifest.json") || is_hugging_face(path)) {
     return path;
   }
+  if (fs::is_regular_file(path)) {
+    fail_data(path, ": a file; name the folder of a run, of a checkpoint or of a model");
+  }
   for (const std::string& folder : {path + "/checkpoints", path}) {
     const LatestCheckpoint latest = find_latest(folder);
     for (const std::string& skipped : latest.skipped) {

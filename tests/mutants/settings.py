@@ -122,7 +122,7 @@ MUTANTS = [
            "config.optim.min_lr > config.optim.lr", ["settings.config"]),
     Mutant("histograms are taken without TensorBoard", "src/settings/problems.cpp",
            "(config.log.sample_every > 0 || config.log.histograms)", "config.log.sample_every > 0", ["settings.config"]),
-    Mutant("three wrong letters get no hint", "src/options/hints.cpp", "size_t best_distance = 4;", "size_t best_distance = 3;",
+    Mutant("three wrong letters get no hint", "src/options/hints.cpp", "std::min<size_t>(4,", "std::min<size_t>(3,",
            ["options.hints"]),
     Mutant("eval: a context as long as the model's is refused", "src/commands/eval.cpp",
            "request.context > model->context()", "request.context >= model->context()",

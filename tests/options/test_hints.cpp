@@ -26,6 +26,9 @@ TEST(Hints, TheNearestName) {
   // Three letters may be wrong, four may not.
   EXPECT_EQ(nearest_name("insp123", names), "inspect");
   EXPECT_EQ(nearest_name("ins1234", names), "");
+  // At most half of a short word.
+  EXPECT_EQ(nearest_name("exxl", names), "eval");
+  EXPECT_EQ(nearest_name("exxx", names), "");
 }
 
 TEST(Hints, KnowsTheNamesThatOtherProgramsUse) {

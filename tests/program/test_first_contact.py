@@ -38,8 +38,14 @@ class FirstContact(Workspace):
             self.assertIn("0-3  none", self.check(run("estimate", *settings, "--data.path", self.text)).stdout)
         for word, hint in [("train.steps=9", "settings are --section.key value: write --train.steps=9"),
                            (self.path("frist.cfg"), "did you mean " + self.path("first.cfg")),
+                           (self.path("unlike.cfg"), "settings are --section.key value"),
                            (self.path("none/a.cfg"), "settings are --section.key value")]:
-            self.assert_one_line(self.check(run("train", word), CONFIG), f"no configuration file {word}; {hint}")
+            for words in [word], [self.path("first.cfg"), word, "--data.path", self.text]:
+                self.assert_one_line(self.check(run("train", *words), CONFIG), f"no configuration file {word}; {hint}")
+        for bare in ["--config", "--train.steps", "--model.kind"]:
+            self.assertIn(f"{bare[2:]} has no value", self.check(run("train", bare), CONFIG).stderr)
+        self.assert_one_line(self.check(run("inspect", self.path("none"), "--flight"), DATA), "/none: cannot open")
+        self.assert_one_line(self.check(run("eval", self.text), DATA), "words.h5: a file; name the folder of a run")
         for word, meant in [("sample", "generate"), ("--verison", "--version"), ("trian", "train")]:
             self.assert_one_line(self.check(run(word), CONFIG), f"no command {word}; did you mean {meant}")
 
