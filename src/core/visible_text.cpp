@@ -38,6 +38,19 @@ std::string visible(const std::string& text, std::string_view kept) {
   return shown;
 }
 
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
+  if (text.find_first_not_of(kPlain) == std::string::npos) {
+    return text;
+  }
+  std::string word = "'";
+  for (const char letter : text) {
+    word += letter == '\'' ? "'\\''" : std::string(1, letter);
+  }
+  return word + "'";
+}
+
 void show(const char* format, ...) {
   char* text = nullptr;
   va_list arguments;

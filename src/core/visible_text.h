@@ -17,6 +17,9 @@ size_t begin_of_character(std::string_view text, size_t at);
 // last `end` bytes, together at most `most`. No character of UTF-8 is cut in two.
 std::string shortened(const std::string& text, size_t most, size_t end = 0);
 
+// The text as one word of a shell.
+std::string shell_word(const std::string& text);
+
 // Writes to standard output as printf() does, with control characters other than line breaks
 // visible. For all text that may have come from a file.
 [[gnu::format(printf, 1, 2)]] void show(const char* format, ...);

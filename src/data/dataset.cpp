@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/core/formatted.h"
+#include "src/core/visible_text.h"
 #include "src/data/document_dataset.h"
 #include "src/data/image_dataset.h"
 #include "src/data/token_dataset.h"
@@ -132,27 +133,13 @@ constexpr Source kSources[] = {{".txt", "text", " --tokenizer char"},
                                {".tar.gz", "images", ""},
                                {"", "images", ""}};  // a folder
 
-// A path as a shell reads it.
-std::string quoted(const std::string& path) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
-  if (path.find_first_not_of(kPlain) == std::string::npos) {
-    return path;
-  }
-  std::string text = "'";
-  for (const char letter : path) {
-    text += letter == '\'' ? "'\\''" : std::string(1, letter);
-  }
-  return text + "'";
-}
-
 // How to make the dataset `output` of `from`; empty if there is no such file or folder.
 std::string how_to_prepare(const Source& source, const std::string& from,
                            const std::string& output) {
   const bool is_there = source.ending.empty() ? fs::is_directory(from) : fs::is_regular_file(from);
   return is_there
              ? str("; make a dataset of ", from, ": `tandem prepare ", source.kind, " --input ",
-                   quoted(from), " --output ", quoted(output), source.options, "`")
+                   shell_word(from), " --output ", shell_word(output), source.options, "`")
              : "";
 }
 

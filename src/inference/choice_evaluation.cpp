@@ -33,10 +33,15 @@ void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer
       return;
     }
     record.prompt.insert(0, examples);
-    std::vector<ChoiceTokens> tokens = choice_tokens(tokenizer, record, length, place);
+    std::vector<ChoiceTokens> tokens;
+    try {
+      tokens = choice_tokens(tokenizer, record, length, place);
+    } catch (const Error& error) {  // text that the tokenizer has not
+      fail_data(place, ": ", error.what());
+    }
     use(std::move(record), std::move(tokens));
   };
-  for_each_json_line(file, RecordLimit{}, add);
+  for_each_json_line(file, RecordLimit{.advice = ""}, add);
   if (number <= shots) {
     fail_data(file, ": has no questions",
               shots > 0 ? str(" after the ", shots, " of --shots") : "");

@@ -11,6 +11,7 @@ namespace tandem {
 // file unpacks to.
 struct RecordLimit {
   int64_t mib = 64;
+  const char* advice = "; --max-record-mb allows more";
 
   bool allows(int64_t bytes) const { return bytes <= mib << 20; }
 
@@ -18,7 +19,7 @@ struct RecordLimit {
   template <class Place>
   void check(int64_t bytes, Place&& place) const {
     if (!allows(bytes)) {
-      fail_data(place(), ": more than ", mib, " MiB in one record; --max-record-mb allows more");
+      fail_data(place(), ": more than ", mib, " MiB in one record", advice);
     }
   }
 };

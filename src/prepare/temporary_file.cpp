@@ -44,7 +44,7 @@ void TemporaryFile::append(const void* bytes, int64_t count) {
 void TemporaryFile::read(int64_t at, void* out, int64_t count) const {
   const auto size = static_cast<size_t>(count);
   if (std::fseek(file_, at, SEEK_SET) != 0 || std::fread(out, 1, size, file_) != size) {
-    fail_file(folder_, "read a temporary file back", errno);
+    fail_file(folder_, "keep a temporary file", errno);
   }
 }
 

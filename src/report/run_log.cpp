@@ -389,7 +389,7 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   }
   const bool text = config_.model->reads_text();
   console_.print("next        ", program_invocation_name, text ? " generate" : " eval",
-                 " --checkpoint ", directory_.path(), text ? " --prompt \"...\"" : "");
+                 " --checkpoint ", shell_word(directory_.path()), text ? " --prompt \"...\"" : "");
 }
 
 }  // namespace tandem
