@@ -122,10 +122,10 @@ TEST(SpotWatch, RenewsTheTokenBeforeItExpires) {
     return answer;
   });
   SpotWatch::Options given = options(service);
-  given.service.token_lifetime = seconds(2);
+  given.service.token_lifetime = seconds(4);  // renewed after 2: a busy machine may be 2 s late
   EXPECT_EQ(said_in(given, milliseconds(2500)), "");
   EXPECT_FALSE(refused);
-  EXPECT_GE(std::ranges::count_if(service.requests(), is_put), 3);
+  EXPECT_GE(std::ranges::count_if(service.requests(), is_put), 2);
 }
 
 TEST(SpotWatch, SaysOnceThatANoticeCannotBeReadAndGoesOn) {
