@@ -31,6 +31,8 @@ constexpr double kStands_ns = 3e9;  // three beats: longer than a busy host take
 constexpr int64_t kKept_ns = 600'000'000'000;
 constexpr const char* kShared = "/dev/shm";
 constexpr const char* kPrefix = "tandem-flight-";
+// To follow no link and wait for no pipe, from which pread() and to which pwrite() then fail.
+constexpr int kOnlyFiles = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 
 template <size_t N>
 void set(char (&place)[N], std::string_view text) {
@@ -67,9 +69,8 @@ void remove_remains(const std::filesystem::path& folder) {
     if (!each.path().filename().string().starts_with(kPrefix)) {
       continue;
     }
-    std::ifstream file(each.path(), std::ios::binary);
-    file.read(reinterpret_cast<char*>(&record), offsetof(FlightRecord, last));
-    if (file && flight_home() == record.home && record.beat < flight_now() - kKept_ns &&
+    if (read_begin(each.path(), &record, offsetof(FlightRecord, last)) &&
+        flight_home() == record.home && record.beat < flight_now() - kKept_ns &&
         !std::filesystem::exists(str("/proc/", record.process))) {
       std::filesystem::remove(each.path(), ignored);
     }
@@ -77,6 +78,15 @@ void remove_remains(const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+bool read_begin(const std::string& path, void* to, size_t bytes) {
+  const int file = open(path.c_str(), O_RDONLY | kOnlyFiles);
+  const ssize_t count = file < 0 ? -1 : pread(file, to, bytes, 0);
+  if (file >= 0) {
+    ::close(file);
+  }
+  return count == static_cast<ssize_t>(bytes);
+}
 
 int64_t flight_now() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -186,7 +196,7 @@ void FlightLog::write() {
   if (file_ < 0) {
     std::error_code ignored;
     std::filesystem::create_directories(folder_, ignored);
-    file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | kOnlyFiles, 0644);
   }
   const char* bytes = reinterpret_cast<const char*>(record_);
   ssize_t count = file_ < 0 ? -1 : 0;

@@ -133,6 +133,9 @@ class FlightLog {
 // container.
 std::string flight_home();
 
+// Whether the first `bytes` of a file were read. Follows no link and waits for no pipe.
+bool read_begin(const std::string& path, void* to, size_t bytes);
+
 // Where a rank's record lies: in the run's folder for flight records, and on its host.
 std::string flight_path(const std::string& folder, int rank);  // FOLDER/rank-0000
 std::string shared_flight_path(int64_t start, int rank);

@@ -35,14 +35,13 @@ std::string seconds(int64_t from, int64_t to) {
 
 // Whether a record was read whole; strings end.
 bool read(const std::string& path, FlightRecord& record) {
-  std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(&record), sizeof record);
+  const bool is_whole = read_begin(path, &record, sizeof record);
   const auto end = [](auto& text) { text[sizeof text - 1] = 0; };
   end(record.host), end(record.home), end(record.part), end(record.range);
   for (FlightCollective& collective : record.last) {
     end(collective.kind), end(collective.purpose), end(collective.ranks);
   }
-  return file && std::memcmp(record.magic, FlightRecord::kMagic, sizeof record.magic) == 0;
+  return is_whole && std::memcmp(record.magic, FlightRecord::kMagic, sizeof record.magic) == 0;
 }
 
 Life life_here(int64_t process) {

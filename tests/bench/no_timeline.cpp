@@ -34,6 +34,7 @@ PhaseSeconds Timeline::seconds() const { return {}; }
 bool moves_tensors(std::string_view /*kind*/) { return true; }
 int64_t flight_now() { return 0; }
 std::string flight_home() { return ""; }
+bool read_begin(const std::string& /*path*/, void* /*to*/, size_t /*bytes*/) { return false; }
 std::string flight_path(const std::string& folder, int /*rank*/) { return folder; }
 std::string shared_flight_path(int64_t /*start*/, int /*rank*/) { return ""; }
 std::string FlightCollective::text() const { return kind; }

@@ -1,6 +1,8 @@
 // The flight log's record, in its file and in memory that outlives the process, and what is read
 // from it.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -330,6 +332,31 @@ TEST(FlightLog, WhatIsNoRecordIsRefused) {
   std::filesystem::remove(root.path() + "/rank-0000");
   std::filesystem::create_directory(root.path() + "/rank-0001");
   EXPECT_THROW(read_flight(root.path(), false), Error);
+}
+
+// Both places may hold what strangers put there.
+TEST(FlightLog, PipesAreNeverWaitedFor) {
+  const TemporaryFolder root;
+  const std::string file = flight_path(root.path(), 1);
+  const std::string shared = str("/dev/shm/tandem-flight-pipe-", getpid());
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo(shared.c_str(), 0600), 0);
+  EXPECT_THROW(read_flight(root.path(), false), Error);
+  const int reader = open(file.c_str(), O_RDONLY | O_NONBLOCK);  // a writer could open it now
+  ::testing::internal::CaptureStderr();
+  const pid_t process =
+      start_process(root.path(), [](FlightLog& log) { log.close(ExitCode::kOk); });
+  int status = -1;
+  waitpid(process, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(
+      ::testing::internal::GetCapturedStderr().starts_with("tandem: not recorded: " + file));
+  char byte = 0;
+  EXPECT_EQ(read(reader, &byte, 1), 0);
+  close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(shared));
+  close(open(shared.c_str(), O_RDWR));  // wakes a program that does wait
+  std::filesystem::remove(shared);
 }
 
 // Numbers and texts of a damaged record may be anything. Two ranks wait for a third.
