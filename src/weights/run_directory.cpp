@@ -53,6 +53,14 @@ std::optional<Config> settings_before(const RunDirectory& run) {
   return config;
 }
 
+void refuse_link(const std::string& folder) {
+  std::error_code ignored;  // what cannot be looked at cannot be used either
+  if (std::filesystem::is_symlink(folder, ignored)) {
+    fail_data(folder, ": a symbolic link: what is written or removed there may be another run's; ",
+              "make it a folder, or choose run.dir on the other disk");
+  }
+}
+
 }  // namespace
 
 void RunDirectory::lock() {
@@ -70,12 +78,14 @@ void RunDirectory::require_in_place() const {
               "it; the run ends here, and goes on from the checkpoints that are there when it is ",
               "started again");
   }
+  if (folder_) {
+    refuse_link(checkpoints());
+  }
 }
 
 void RunDirectory::prepare(Config& config, Device device, int64_t vocab) const {
-  if (std::filesystem::is_symlink(checkpoints())) {
-    fail_data(checkpoints(), ": a symbolic link: what is removed there may be another run's; make ",
-              "it a folder, or choose run.dir on the other disk");
+  for (const std::string& folder : {checkpoints(), flight(), trace()}) {
+    refuse_link(folder);
   }
   make_directories(checkpoints());
   const bool is_new = !std::filesystem::exists(metrics());

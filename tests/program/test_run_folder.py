@@ -90,12 +90,26 @@ class RunFolder(Life):
         for path in [mine, linked, os.path.join(folder, "my-work.partial")]:
             self.assertEqual(os.listdir(path), ["file"])
 
-    def test_checkpoints_elsewhere_are_refused(self):
+    def test_folders_elsewhere_are_refused(self):
         os.makedirs(self.run_folder("elsewhere"))
         os.makedirs(self.path("shared/my.partial"))
-        os.symlink(self.path("shared"), self.checkpoint("elsewhere", "")[:-1])
-        self.assert_one_line(self.small("elsewhere", code=DATA), "elsewhere/checkpoints: a symbolic link: .* make it a folder")
-        self.assertEqual(os.listdir(self.path("shared")), ["my.partial"])
+        for folder in ["checkpoints", "flight", "trace"]:
+            link = os.path.join(self.run_folder("elsewhere"), folder)
+            os.symlink(self.path("shared"), link)
+            self.assert_one_line(self.small("elsewhere", code=DATA), f"elsewhere/{folder}: a symbolic link: .* make it a folder")
+            self.assertEqual(os.listdir(self.path("shared")), ["my.partial"])
+            os.remove(link)
+
+    def test_checkpoints_that_become_a_link_end_the_run(self):
+        run_ = self.endless("linked")
+        run_.send_signal(signal.SIGSTOP)  # its files would change while they are moved
+        self.wait_until(lambda: FailedSaves.state_of(run_.pid) == "T")
+        folder, elsewhere = self.checkpoint("linked", "")[:-1], self.path("linked-elsewhere")
+        os.makedirs(elsewhere)
+        os.rename(folder, folder + ".kept")
+        os.symlink(elsewhere, folder)
+        run_.send_signal(signal.SIGCONT)
+        self.assert_ends(run_, r"^tandem: \S+/runs/linked/checkpoints: a symbolic link")
 
     def test_nothing_is_written_through_a_link(self):
         precious = self.path("precious")
