@@ -50,12 +50,19 @@ const std::map<std::string, Command> kCommands = {
     {"bench", bench_command},     {"compare", compare_command}, {"export", export_command},
     {"serve", serve_command}};
 
+// Only an error of settings has several lines, one for each problem. Any other line break came from
+// a file.
+void complain_of(ExitCode code, const std::string& message) {
+  complain(message, code == ExitCode::kConfig ? "\n" : "");
+}
+
 // Runs the command. An error that all ranks agreed on ends the job cleanly. Any other error aborts
 // all ranks at once.
 ExitCode run(Command command, const Words& words, World& world) {
   const auto abort_all = [&](ExitCode code, const std::string& message) {
-    complain(world.size() > 1 ? str("rank ", world.rank(), " on ", world.host(), ": ", message)
-                              : message);
+    complain_of(code, world.size() > 1
+                          ? str("rank ", world.rank(), " on ", world.host(), ": ", message)
+                          : message);
     if (world.size() > 1) {
       world.abort(code);
     }
@@ -72,7 +79,7 @@ ExitCode run(Command command, const Words& words, World& world) {
     return code;
   } catch (const AgreedError& error) {
     if (world.rank() == 0) {
-      complain(error.what());
+      complain_of(error.code(), error.what());
     }
     world.finish(error.code());
     return error.code();

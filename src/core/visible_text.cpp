@@ -1,5 +1,6 @@
 #include "src/core/visible_text.h"
 
+#include <bit>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,32 @@
 #include "src/core/formatted.h"
 
 namespace tandem {
+
+namespace {
+
+struct Character {
+  unsigned value;
+  size_t bytes;
+};
+
+// The character of UTF-8 with which a text begins, or its first byte where that begins none.
+Character first_character(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const auto bytes = static_cast<size_t>(std::countl_one(lead));
+  if (bytes < 2 || bytes > 4 || bytes > text.size()) {
+    return {lead, 1};
+  }
+  unsigned value = lead & (0x7FU >> bytes);
+  for (const char c : text.substr(1, bytes - 1)) {
+    if ((static_cast<unsigned char>(c) & 0xC0U) != 0x80) {
+      return {lead, 1};
+    }
+    value = value << 6 | (static_cast<unsigned char>(c) & 0x3FU);
+  }
+  return {value, bytes};
+}
+
+}  // namespace
 
 size_t begin_of_character(std::string_view text, size_t at) {
   while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80) {
@@ -28,12 +55,15 @@ std::string shortened(const std::string& text, size_t most, size_t end) {
 
 std::string visible(const std::string& text, std::string_view kept) {
   std::string shown;
-  for (const char c : text) {
-    if ((static_cast<unsigned char>(c) >= ' ' && c != 127) || kept.find(c) != kept.npos) {
-      shown += c;
-    } else {
-      shown += formatted("\\x%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  for (std::string_view rest = text; !rest.empty();) {
+    const auto [value, bytes] = first_character(rest);
+    const bool is_control = value < ' ' || (value >= 0x7F && value < 0xA0);
+    for (const char c : rest.substr(0, bytes)) {
+      shown += is_control && kept.find(c) == kept.npos
+                   ? formatted("\\x%02X", static_cast<unsigned>(static_cast<unsigned char>(c)))
+                   : std::string(1, c);
     }
+    rest.remove_prefix(bytes);
   }
   return shown;
 }
@@ -64,9 +94,9 @@ void show(const char* format, ...) {
   }
 }
 
-void complain(const std::string& message) {
+void complain(const std::string& message, std::string_view kept) {
   constexpr size_t kMostInLine = 400, kEndOfLine = 100;
-  std::istringstream lines("tandem: " + visible(message, "\n"));
+  std::istringstream lines("tandem: " + visible(message, kept));
   std::string shown;
   for (std::string line; std::getline(lines, line);) {
     shown += shortened(line, kMostInLine, kEndOfLine) + "\n";

@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// The text with control characters other than those in `kept` as \xHH: they could forge lines of a
-// message, or command a terminal.
+// The text with the bytes of control characters, of ASCII and C1 alike, as \xHH, except those in
+// `kept`: they could forge lines of a message, or command a terminal.
 std::string visible(const std::string& text, std::string_view kept = "");
 
 // The last place up to `at` where a character of UTF-8 begins, or the end of the text.
@@ -24,8 +24,9 @@ std::string shell_word(const std::string& text);
 // visible. For all text that may have come from a file.
 [[gnu::format(printf, 1, 2)]] void show(const char* format, ...);
 
-// Writes "tandem: MESSAGE" to standard error, whole also when several ranks write at once. A line
-// of a message has at most 400 characters: of a longer one the middle is left out.
-void complain(const std::string& message);
+// Writes "tandem: MESSAGE" to standard error, whole also when several ranks write at once. It is
+// one line, unless line breaks are `kept`. A line has at most 400 characters: of a longer one the
+// middle is left out.
+void complain(const std::string& message, std::string_view kept = "");
 
 }  // namespace tandem

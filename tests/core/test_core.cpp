@@ -219,6 +219,30 @@ TEST(Philox, GivesThePublishedNumbers) {
             (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+// C1, which commands terminals as well, is 80 to 9F as bytes and C2 80 to C2 9F in UTF-8.
+TEST(Visible, NoControlCharacterIsLeft) {
+  EXPECT_EQ(visible("a\nb\t\x1b[2J\x7f"), "a\\x0Ab\\x09\\x1B[2J\\x7F");
+  EXPECT_EQ(visible("a\nb\t", "\n"), "a\nb\\x09");
+  EXPECT_EQ(visible("\xC2\x80 \xC2\x9B"
+                    "2J \xC2\x9F"),
+            "\\xC2\\x80 \\xC2\\x9B2J \\xC2\\x9F");
+  EXPECT_EQ(visible("\x80 \x9B"
+                    "2J \x9F"),
+            "\\x80 \\x9B2J \\x9F");
+  EXPECT_EQ(visible("\xE2\x82"), "\xE2\\x82");  // the begin of a character
+  // Longer than UTF-8 allows, which some terminals read all the same.
+  EXPECT_EQ(visible("\xE0\x82\x9B \xC0\x8A", "\n"), "\\xE0\\x82\\x9B \\xC0\\x8A");
+}
+
+TEST(Visible, OtherCharactersStay) {
+  // U+00A0, U+00E9, U+20AC, U+1F600, and U+00E9 in Latin-1
+  for (const std::string text :
+       {"\xC2\xA0", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xE9"}) {
+    EXPECT_EQ(visible(text), text);
+    EXPECT_EQ(visible("a" + text + "b"), "a" + text + "b");
+  }
+}
+
 TEST(Shortened, KeepsBothEndsAndWholeCharacters) {
   EXPECT_EQ(shortened("0123456789", 10), "0123456789");
   EXPECT_EQ(shortened("0123456789A", 10), "0123456...");

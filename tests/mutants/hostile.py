@@ -100,4 +100,10 @@ MUTANTS = [
     Mutant("a name that no file can have is an internal error", "src/commands/main.cpp",
            "return abort_all(ExitCode::kData, str(error.path1()", "return abort_all(ExitCode::kInternal, str(error.path1()",
            ["program.bad_input BadInput.test_names_that_no_file_can_have"]),
+    Mutant("a line break in a file begins a line of the program", "src/commands/main.cpp",
+           "code == ExitCode::kConfig ? \"\\n\" : \"\"", "\"\\n\"",
+           ["program.looking_back LookingBack.test_a_line_break_in_a_file_begins_no_line"]),
+    Mutant("C1 commands the terminal", "src/core/visible_text.cpp",
+           "(value >= 0x7F && value < 0xA0)", "value == 0x7F",
+           ["core.core Visible.NoControlCharacterIsLeft"]),
 ]
