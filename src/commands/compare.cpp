@@ -25,7 +25,8 @@ loss, all on the same axes.)";
 constexpr size_t kColumns = 80, kLabel = 28, kPlotLabel = 18, kMostRuns = 6;
 
 // The end of the text in `width` columns, with a tilde where it was cut.
-std::string fitted(const std::string& text, size_t width) {
+std::string fitted(const std::string& given, size_t width) {
+  const std::string text = visible(given);
   return text.size() <= width ? text : "~" + text.substr(text.size() - width + 1);
 }
 

@@ -101,7 +101,7 @@ template <class Entries>
 void list_tensors(const TensorSource& source, const Entries& tensors, bool verify) {
   for (const auto& tensor : tensors) {
     const std::string hash = verify ? "  " + hash_of_tensor(source, tensor.name, tensor.shape) : "";
-    show("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(), hash.c_str());
+    show("  %-48s %s%s\n", visible(tensor.name).c_str(), tensor.shape.text().c_str(), hash.c_str());
   }
 }
 
@@ -164,7 +164,7 @@ void inspect_checkpoint(const std::string& folder, const Request& request, Contr
   const Manifest& manifest = reader.manifest();
   const Config config = config_of(reader);
   const int64_t bytes = sum_of(manifest.files, &FileEntry::length);
-  show("checkpoint  %s (%s)\n", folder.c_str(), format_bytes(bytes).c_str());
+  show("checkpoint  %s (%s)\n", visible(folder).c_str(), format_bytes(bytes).c_str());
   show("step        %ld (sample %ld), written by %s\n", manifest.step, manifest.sampler_position,
        counted(manifest.world_size, "rank").c_str());
   if (manifest.validation_loss) {
@@ -198,8 +198,8 @@ std::string at_step(const RunFacts::Loss& loss) {
 }
 
 void print_run(const RunFacts& run) {
-  show("run         %s: %s, %ld of %s, %s ago\n", run.path.c_str(), run.state().c_str(), run.step,
-       counted(run.steps, "step").c_str(), format_duration(run.age_s).c_str());
+  show("run         %s: %s, %ld of %s, %s ago\n", visible(run.path).c_str(), run.state().c_str(),
+       run.step, counted(run.steps, "step").c_str(), format_duration(run.age_s).c_str());
   show("size        %s\n", format_bytes(run.bytes).c_str());
   if (!run.settings.empty()) {
     show("training    %s, lr %s, global batch %s, %s\n", run.setting("optim.kind").c_str(),
@@ -253,7 +253,7 @@ void inspect_run(const std::string& path, const Request& request, Control& contr
   }
   print_run(run);
   if (list_checkpoints(directory.checkpoints()).empty()) {
-    show("checkpoint  none yet in %s\n", path.c_str());
+    show("checkpoint  none yet in %s\n", visible(path).c_str());
   } else {
     inspect_checkpoint(resolve_checkpoint(path), request, control);
   }
@@ -282,7 +282,7 @@ std::vector<RunFacts> runs_in(const std::string& folder) {
 void print_table(const std::vector<RunFacts>& runs) {
   size_t width = 16;
   for (const RunFacts& run : runs) {
-    width = std::max(width, run.name.size());
+    width = std::max(width, visible(run.name).size());
   }
   const auto name_width = static_cast<int>(width);
   const bool priced = std::ranges::any_of(runs, [](const RunFacts& run) { return run.usd > 0; });
@@ -293,8 +293,8 @@ void print_table(const std::vector<RunFacts>& runs) {
       return loss ? formatted("%.4f", loss->value) : "-";
     };
     const std::string usd = run.usd > 0 ? formatted(" %10.2f", run.usd) : "";
-    show("%-*s %-8s %13s %9s %9s %8s %10s%s\n", name_width, run.name.c_str(), run.state().c_str(),
-         str(run.step, "/", run.steps).c_str(), number(run.loss).c_str(),
+    show("%-*s %-8s %13s %9s %9s %8s %10s%s\n", name_width, visible(run.name).c_str(),
+         run.state().c_str(), str(run.step, "/", run.steps).c_str(), number(run.loss).c_str(),
          number(run.best()).c_str(), format_duration(run.age_s).c_str(),
          format_bytes(run.bytes).c_str(), usd.c_str());
   }

@@ -204,7 +204,7 @@ class LookingBack(Workspace):
         self.assertLess(max(map(len, result.stderr.splitlines())), 401)
 
     def test_text_of_strangers_commands_no_terminal(self):
-        evil = "evil\x1b]0;title\x07\x1b[2J\r"
+        evil = "evil\x1b]0;title\x07\x1b[2J\r\n\x9btandem: all is well"
         folder = os.path.join(self.path("strange"), evil)
         shutil.copytree(self.run_folder("first"), folder)
         with open(os.path.join(folder, "config.cfg")) as file:
@@ -215,7 +215,23 @@ class LookingBack(Workspace):
             result = subprocess.run([tandem_program.TANDEM, *command], capture_output=True, timeout=60)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn(b"\\x1B", result.stdout)
-            self.assertEqual([byte for byte in result.stdout + result.stderr if byte < 32 and byte != 10], [])
+            shown = (result.stdout + result.stderr).decode()
+            self.assertEqual([c for c in shown if (c < " " and c != "\n") or "\x7f" <= c < "\xa0"], [])
+            self.assertNotRegex(shown, "(?m)^tandem: all")
+
+    def test_a_line_break_in_a_file_begins_no_line(self):
+        path = self.path("forged/tokenizer.json")
+        os.makedirs(os.path.dirname(path))
+        with open(path, "w") as file:
+            json.dump({"model": {"type": "x\ntandem: finished"}}, file)
+        result = run("prepare", "text", "--input", self.text, "--output", self.path("none.h5"), "--tokenizer", os.path.dirname(path))
+        self.assert_one_line(self.check(result, DATA), r"model x\\x0Atandem: finished is not supported")
+        report = shutil.copytree(self.run_folder("first"), self.path("forged/run")) + "/report.json"
+        with open(report) as file:
+            text = file.read()
+        with open(report, "w") as file:
+            file.write(text.replace('"wire": {}', '"wire": {"x\\ntandem: finished": 0}'))
+        self.assert_one_line(self.check(run("inspect", "--ranks", os.path.dirname(report)), DATA), r"no x\\x0Atandem: finished is known")
 
     def test_generated_text_commands_no_terminal(self):
         text, dataset = self.path("escapes.txt"), self.path("escapes.h5")
