@@ -2,7 +2,9 @@
 # The hosts of a Slurm job, for a script that runs inside it. README.md lists what a platform answers.
 set -euo pipefail
 slots=${SLURM_NTASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-}}
-unset SLURM_NTASKS_PER_NODE  # srun would hold each of its steps to this number
+# srun would hold each of its steps to these: numbers of ranks and GPUs, and the variables that it passes on.
+of_job=(SLURM_NTASKS_PER_NODE SLURM_NTASKS_PER_GPU SLURM_GPUS SLURM_EXPORT_ENV)
+unset "${of_job[@]}"
 gpus=()  # a step of an exclusive job has no GPUs unless it asks for them
 [ -z "${SLURM_GPUS_ON_NODE:-}" ] || gpus=(--gres "gpu:$SLURM_GPUS_ON_NODE")
 
@@ -19,13 +21,13 @@ case $1 in
       while read -r host count; do
         for ((i = 0; i < ${count#slots=}; i++)); do echo "$host"; done
       done <"$3" | head -n "$2" >"$3.ranks"
-      printf '%s\n' env -u SLURM_NTASKS_PER_NODE "SLURM_HOSTFILE=$3.ranks" srun --mpi pmix --ntasks "$2" \
+      printf '%s\n' env "${of_job[@]/#/-u}" "SLURM_HOSTFILE=$3.ranks" srun --mpi pmix --ntasks "$2" \
         --distribution arbitrary --kill-on-bad-exit=1 --cpu-bind none "${gpus[@]}"
       [ ! -e /opt/sagemaker_cluster ] || echo --auto-resume=1  # HyperPod repairs the hosts of this step
     else
       ! grep _ "$3" >&2 || { echo "Open MPI takes no underscore in a host's name: use a Slurm with PMIx, or other names" >&2; exit 2; }
       # mpirun starts its daemons on the hosts through srun, from the batch shell.
-      printf '%s\n' mpirun -np "$2" --hostfile "$3"
+      printf '%s\n' env "${of_job[@]/#/-u}" mpirun -np "$2" --hostfile "$3"
       [ ${#gpus[@]} -eq 0 ] || printf '%s\n' --mca plm_slurm_args "${gpus[*]}"
     fi ;;
   shared) ;;

@@ -146,6 +146,11 @@ class WithPmix(Slurm):
         self.assertEqual(self.own_lines(job), crashed * crashes +
                          [f"job {job}, attempt {1 + crashes} of 21, on host0 host1 host2 host3", "ends with 0"])
 
+    def test_what_was_asked_of_the_job_holds_for_no_step(self):
+        job = self.submit("asked", "--train.steps", 2,
+                          options=["--nodes", "2", "--gpus", "4", "--ntasks-per-gpu", "1", "--export", "PATH,HOME"])
+        self.assertRegex(self.finish(job, 0), "\nranks +4 ranks, 2 on each node;")
+
     def test_a_stop(self):
         """Saves and requeues after one signal, saves and ends after another."""
         job = self.submit("stopped", "--train.steps", LONG)
