@@ -13,7 +13,10 @@ ANSWER_S = 10  # a host must answer within this time
 SHARED_S = 5   # the other hosts must see a file that one of them wrote within this time
 LOST_S = 9     # a host that is silent for so long is lost, while the ranks are asked to save
 END_S = 2      # a host that is silent for so long is lost, once its job has ended
-REFUSED = ("Permission denied", "Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
+LOGIN = "ssh is refused ({}): let this user log in with a key, without a password"
+# What is refused now is refused later, too: words of ssh and srun, and a line for the user.
+REFUSED = {"Permission denied": LOGIN, "Host key verification failed": LOGIN, "REMOTE HOST IDENTIFICATION HAS CHANGED": LOGIN,
+           "Invalid generic resource": "srun is refused ({}): ask sbatch for GPUs with --gpus-per-node"}
 
 
 def on_all(hosts, work):
@@ -55,10 +58,9 @@ def ask_all(platform, hosts, arguments, wait, min_hosts, only_show=False):
     """The hosts that answered within `wait` seconds. Failure when fewer than `min_hosts` did (0: all must). only_show: all hosts."""
     deadline = time.monotonic() + wait
     errors = on_all(hosts, lambda host: ask(platform, host, arguments, deadline))
-    refused = [any(text in error for text in REFUSED) for error in errors]
-    lines = [f"{host.name}: ssh is refused ({error}): let this user log in with a key, without a password" if no_login else
-             f"{host.name}: silent for {wait} s ({error}): start it, or take it off the list"
-             for host, error, no_login in zip(hosts, errors, refused) if error]
+    refused = [next((line for text, line in REFUSED.items() if text in error), "") for error in errors]
+    lines = [f"{host.name}: " + (line or f"silent for {wait} s ({{}}): start it, or take it off the list").format(error)
+             for host, error, line in zip(hosts, errors, refused) if error]
     answered = [host for host, error in zip(hosts, errors) if not error or only_show]
     if len(answered) < (min_hosts or len(hosts)):
         raise Failure(CONFIG if any(refused) else TEMPORARY, *lines)

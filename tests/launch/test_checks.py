@@ -18,6 +18,7 @@ import checks
 import main
 import nccl_log
 from command import environment
+import nodes
 from errors import CONFIG, DATA, Failure
 from hosts import Host, Platform
 from instances import MARKETS
@@ -215,6 +216,22 @@ class Choices(unittest.TestCase):
         with self.assertRaises(main.Failure) as failed:
             main.rank_count(three[:1], three, 12, 0, 16)
         self.assertEqual(failed.exception.code, main.TEMPORARY)
+
+class Refusals(unittest.TestCase):
+    def test_what_is_refused_is_not_asked_again(self):
+        for error, line in [("a: Permission denied (publickey).", "ssh is refused ({}): let this user log in with a key, without a password"),
+                            ("srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification",
+                             "srun is refused ({}): ask sbatch for GPUs with --gpus-per-node")]:
+            with mock.patch.object(nodes, "call", lambda *_: ("", error)), self.assertRaises(Failure) as caught:
+                nodes.ask_all(None, [Host("a")], [], 1, 0)
+            self.assertEqual((caught.exception.code, str(caught.exception)), (CONFIG, "a: " + line.format(error)))
+
+    def test_what_does_not_answer_is_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            late = os.path.join(folder, "late")
+            said = nodes.call(Platform("local", "", ""), Host("localhost"), '(sleep 20; echo >"$1"); true', late, seconds=1)
+            self.assertEqual((said, os.path.exists(late)), (("", "no answer within 1 s"), False))
+
 
     def test_the_network(self):
         one, two = pair({})
