@@ -63,7 +63,7 @@ fact open_files "$(ulimit -Hn)"  # rank.sh takes what is allowed
 fact shared_memory "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $2}')"
 
 # Data and disk. Datasets are the same when their sizes and the hashes of their first and last megabytes are.
-if [ -r "$dataset" ]; then
+if [ -f "$dataset" ] && [ -r "$dataset" ]; then
   fact dataset "$(stat -Lc %s "$dataset") $({ head -c 1048576 "$dataset"; tail -c 1048576 "$dataset"; } | sha256sum | cut -c1-16)"
 fi
 folder=$run_dir

@@ -1,4 +1,5 @@
 """A job that runs: its start, requests to stop it, and its end."""
+import contextlib
 import ctypes
 import os
 import signal
@@ -13,6 +14,7 @@ LOST_HOST = (205, 255)  # mpirun's codes when it lost a host's daemon, or ssh it
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 POOL = ThreadPoolExecutor(1)
+SESSIONS = set()  # processes that ask a host; each leads a session of its own
 
 MEANING = {
     0: "finished", 2: "mend the settings or hosts", 3: "mend data, checkpoint or folders", 64: "the loss or gradient is not finite",
@@ -27,6 +29,9 @@ def meaning(code):
 def end_before_start(number, frame):
     """Handles a request to stop while there is no job yet. Threads may wait for hosts, so it does not wait for them."""
     say(f"{signal.Signals(number).name}: ended with {STOPPED} before the ranks were started")
+    for process in list(SESSIONS):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
     os._exit(STOPPED)
 
 

@@ -2,11 +2,13 @@
 import os
 import pathlib
 import secrets
+import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from errors import CONFIG, TEMPORARY, Failure, say
+from job import SESSIONS
 
 LAUNCH = pathlib.Path(__file__).resolve().parent.parent
 ANSWER_S = 10  # a host must answer within this time
@@ -29,12 +31,15 @@ def call(platform, host, script, *arguments, seconds=ANSWER_S):
     """Runs a bash script on a host: (its output, what went wrong or "")."""
     process = platform.reach(host, "bash", "-s", "--", *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              text=True, start_new_session=True)
+    SESSIONS.add(process.pid)
     try:
         output, errors = process.communicate(script, timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return "", f"no answer within {seconds} s"
+    finally:
+        SESSIONS.discard(process.pid)
     return output, (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1] if process.returncode else ""
 
 

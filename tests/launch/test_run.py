@@ -199,11 +199,14 @@ class OneMachine(Launched):
         with open(self.path("stub/ssh"), "w") as file:
             file.write(f"#!/bin/bash\necho $$ >> {self.path('ssh-pids')}\nexec sleep 1000\n")
         os.chmod(self.path("stub/ssh"), 0o755)
-        process = self.start("silent", options=["--hosts", "no-such-host:1,other:1", "--wait", "60"], env=env)
-        wait_until(lambda: len(self.lines("ssh-pids")) == 2)
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(self.finish(process, STOPPED), ["run: SIGTERM: ended with 85 before the ranks were started"])
-        wait_until(lambda: not any(map(is_alive, self.lines("ssh-pids"))), seconds=5)
+        for number, code, said in [(signal.SIGTERM, STOPPED, ["run: SIGTERM: ended with 85 before the ranks were started"]),
+                                   (signal.SIGKILL, -signal.SIGKILL, [])]:
+            process = self.start("silent", options=["--hosts", "no-such-host:1,other:1", "--wait", "60"], env=env)
+            wait_until(lambda: len(self.lines("ssh-pids")) == 2)
+            process.send_signal(number)
+            self.assertEqual(self.finish(process, code), said)
+            wait_until(lambda: not any(map(is_alive, self.lines("ssh-pids"))), seconds=5)
+            os.remove(self.path("ssh-pids"))
         os.remove(self.path("stub/ssh"))
 
     def test_what_does_not_end_is_killed(self):
@@ -215,6 +218,17 @@ class OneMachine(Launched):
         self.assertIn("run: not ended 1 s after the request: killed", said)
         for pid in self.lines("deaf-pids"):
             self.assertFalse(is_alive(pid))
+    def test_what_asks_a_host_leaves_nothing(self):
+        """A part of launch/node.sh may block, here mpirun --version: it ends with run.sh."""
+        env = self.launcher("")
+        with open(self.path("stub/mpirun"), "w") as file:
+            file.write(f"#!/bin/bash\necho $$ >> {self.path('asked-pids')}\nexec sleep 1000\n")
+        process = self.start("blocked", options=["--hosts", "localhost:2"], env=env)
+        wait_until(lambda: len(self.lines("asked-pids")) == 2)
+        process.send_signal(signal.SIGTERM)
+        self.finish(process, STOPPED)
+        wait_until(lambda: not any(map(is_alive, self.lines("asked-pids"))), seconds=5)
+
 
     def test_codes_of_ranks(self):
         for ended, code in [("exit 64", 64), ("exit 2", 2), ("kill -KILL $$", 137), ("kill -SEGV $$", 139), ("exit 205", 75)]:
@@ -344,8 +358,11 @@ class OneMachine(Launched):
                 (["--hosts", "localhost:2"], ["--train.global_batch", "x"], CONFIG, "command line: train.global_batch = x must be a whole number in"),
                 (["--wait", "soon"], [], CONFIG, "'soon' is no whole number"),
                 (["--colour", "red"], [], CONFIG, "unrecognized arguments: --colour red"),
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
                 (["--hosts", "localhost:2", "--min-hosts", "5"], [], CONFIG, "--min-hosts 5: only 1 on the list"),
                 (["--hosts", "gpu_1:1,fine:1"], [], CONFIG, "host 'gpu_1:1': must be NAME"),
+                (["--hosts", "localhost:2"], ["--data.path", fifo], DATA, f"cannot read {fifo}"),
                 (["--hosts", "no-such-host:1,other:2", "--wait", "0"], [], 75, "no-such-host: silent for 0 s")]:
             with self.subTest(text):
                 said = self.finish(self.start("refused", *settings, options=options), code)
