@@ -30,9 +30,7 @@ def read_settings(program, arguments):
         done = subprocess.run([program, "train", "--check", *arguments], capture_output=True, text=True, errors="replace")
     except OSError as error:
         raise Failure(CONFIG, f"{program} does not start: {error.strerror}")
-    if done.returncode == 0 and not done.stdout:
-        raise Failure(CONFIG, f"{program} says no settings; build it with launch/build.sh")
-    if done.returncode == 0 and not done.stdout.startswith("{"):  # the help, which --help among the arguments asks for
+    if done.returncode == 0 and {"--help", "-h"} & set(arguments):
         print(done.stdout, end="")
         sys.exit(0)
     lines = [line.removeprefix("tandem: ") for line in done.stderr.splitlines()]
@@ -40,4 +38,8 @@ def read_settings(program, arguments):
         raise Failure(CONFIG, f"{program} does not start: {' '.join(lines[-1:])}")
     if done.returncode != 0:
         raise Failure(done.returncode, *lines)
-    return json.loads(done.stdout)
+    said = [line for line in done.stdout.split("\n") if line.startswith("{")]  # a script around it may say more
+    try:
+        return json.loads("".join(said[-1:]))
+    except ValueError:
+        raise Failure(CONFIG, f"{program} says no settings; build it with launch/build.sh")

@@ -29,6 +29,7 @@ from supervised import CAUSES, HANGS, Launched, in_memory, is_alive, process_of,
 from tandem_program import STOPPED, losses
 
 RUN = os.path.join(LAUNCH, "run.sh")
+NO_SETTINGS = "says no settings; build it with launch/build.sh"
 
 
 class Settings(Launched):
@@ -72,13 +73,21 @@ class Settings(Launched):
 
     def test_what_is_no_program(self):
         path = self.path("no-program")
-        for text, said in [("", "Exec format error"), ("#!/bin/sh\necho no libmpi >&2; exit 127\n", "no libmpi"), ("#!/bin/sh\nkill -ILL $$\n", "")]:
+        for text, said in [("", "does not start: Exec format error"), ("#!/bin/sh\necho no libmpi >&2; exit 127\n", "does not start: no libmpi"),
+                           ("#!/bin/sh\nkill -ILL $$\n", "does not start: "), ("#!/bin/echo\n", NO_SETTINGS), ("#!/bin/sh\necho {\n", NO_SETTINGS)]:
             with open(path, "w") as file:
                 file.write(text)
             os.chmod(path, 0o755)
             with self.assertRaises(Failure) as caught:
                 read_settings(path, [])
-            self.assertEqual((caught.exception.code, str(caught.exception)), (CONFIG, f"{path} does not start: {said}"))
+            self.assertEqual((caught.exception.code, str(caught.exception)), (CONFIG, f"{path} {said}"))
+
+    def test_a_script_around_the_program_may_speak_first(self):
+        path, settings = self.path("wrapped"), ["--data.path=x", "--train.global_batch=24"]
+        with open(path, "w") as file:
+            file.write(f'#!/bin/sh\necho module gcc loaded; exec "{tandem_program.TANDEM}" "$@"\n')
+        os.chmod(path, 0o755)
+        self.assertEqual(read_settings(path, settings), read_settings(tandem_program.TANDEM, settings))
 
     def print_command(self, *settings):
         """The command of `run.sh --print` for a p4d.24xlarge."""
@@ -209,15 +218,6 @@ class OneMachine(Launched):
             os.remove(self.path("ssh-pids"))
         os.remove(self.path("stub/ssh"))
 
-    def test_what_does_not_end_is_killed(self):
-        tandem = self.script("deaf", f"trap '' TERM USR1\necho $$ >> {self.path('deaf-pids')}\nwhile :; do sleep 0.1; done")
-        process = self.start("deaf", options=["--hosts", "localhost:2", "--grace", "1"], tandem=tandem)
-        wait_until(lambda: len(self.lines("deaf-pids")) == 2)
-        process.send_signal(signal.SIGTERM)
-        said = self.finish(process, 137)
-        self.assertIn("run: not ended 1 s after the request: killed", said)
-        for pid in self.lines("deaf-pids"):
-            self.assertFalse(is_alive(pid))
     def test_what_asks_a_host_leaves_nothing(self):
         """A part of launch/node.sh may block, here mpirun --version: it ends with run.sh."""
         env = self.launcher("")
@@ -229,6 +229,15 @@ class OneMachine(Launched):
         self.finish(process, STOPPED)
         wait_until(lambda: not any(map(is_alive, self.lines("asked-pids"))), seconds=5)
 
+    def test_what_does_not_end_is_killed(self):
+        tandem = self.script("deaf", f"trap '' TERM USR1\necho $$ >> {self.path('deaf-pids')}\nwhile :; do sleep 0.1; done")
+        process = self.start("deaf", options=["--hosts", "localhost:2", "--grace", "1"], tandem=tandem)
+        wait_until(lambda: len(self.lines("deaf-pids")) == 2)
+        process.send_signal(signal.SIGTERM)
+        said = self.finish(process, 137)
+        self.assertIn("run: not ended 1 s after the request: killed", said)
+        for pid in self.lines("deaf-pids"):
+            self.assertFalse(is_alive(pid))
 
     def test_codes_of_ranks(self):
         for ended, code in [("exit 64", 64), ("exit 2", 2), ("kill -KILL $$", 137), ("kill -SEGV $$", 139), ("exit 205", 75)]:
@@ -349,8 +358,11 @@ class OneMachine(Launched):
         wait_until(lambda: self.processes_of("orphan") == [], seconds=15)
 
     def test_refusals(self):
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
         for options, settings, code, text in [
                 (["--hosts", "localhost:2"], ["--data.path", "/no/such/file"], DATA, "cannot read /no/such/file"),
+                (["--hosts", "localhost:2"], ["--data.path", fifo], DATA, f"cannot read {fifo}"),
                 (["--platform", "moon"], [], CONFIG, "--platform moon: there are auto, kubernetes, local, sagemaker, slurm, ssh"),
                 (["--platform", "ssh"], [], CONFIG, "--platform ssh needs --hostfile FILE or --hosts"),
                 (["--hostfile", "/no/such/file"], [], CONFIG, "--hostfile /no/such/file: no such file"),
@@ -358,11 +370,8 @@ class OneMachine(Launched):
                 (["--hosts", "localhost:2"], ["--train.global_batch", "x"], CONFIG, "command line: train.global_batch = x must be a whole number in"),
                 (["--wait", "soon"], [], CONFIG, "'soon' is no whole number"),
                 (["--colour", "red"], [], CONFIG, "unrecognized arguments: --colour red"),
-        fifo = self.path("fifo")
-        os.mkfifo(fifo)
                 (["--hosts", "localhost:2", "--min-hosts", "5"], [], CONFIG, "--min-hosts 5: only 1 on the list"),
                 (["--hosts", "gpu_1:1,fine:1"], [], CONFIG, "host 'gpu_1:1': must be NAME"),
-                (["--hosts", "localhost:2"], ["--data.path", fifo], DATA, f"cannot read {fifo}"),
                 (["--hosts", "no-such-host:1,other:2", "--wait", "0"], [], 75, "no-such-host: silent for 0 s")]:
             with self.subTest(text):
                 said = self.finish(self.start("refused", *settings, options=options), code)
