@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 
+from command_line import UNTRAINED
 from errors import CONFIG, Failure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -16,7 +17,7 @@ def plain(value):
     """The text of a hyperparameter. SDKs quote strings as JSON, other clients do not."""
     try:
         decoded = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
     return decoded if isinstance(decoded, str) else value if isinstance(value, str) else json.dumps(value)
 
@@ -38,6 +39,11 @@ class Container:
         self.channels = sorted(self.read("inputdataconfig"))
         given = {key: plain(value) for key, value in self.read("hyperparameters").items()
                  if not key.startswith("sagemaker_")}  # the SDK has these keys for its own entry points
+        for key, value in given.items():
+            if re.search("[\0\ud800-\udfff]", key + value):
+                raise Failure(CONFIG, f"hyperparameter {key!a}: it has a character that no command line takes: leave that out")
+            if key in UNTRAINED:
+                raise Failure(CONFIG, f"hyperparameter {key}: it would train nothing: leave it out")
         self.options = {"market": "sagemaker",
                         **{key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}}
         self.settings = {key: value for key, value in given.items() if not key.startswith("launch.")}
@@ -58,7 +64,7 @@ class Container:
         try:
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Failure(CONFIG, f"{path}: {error}: it is SageMaker that writes this file")
         if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
             raise Failure(CONFIG, f"{path}: must be an object{' with ' * bool(needed)}{' and '.join(needed)}: it is SageMaker that writes this file")

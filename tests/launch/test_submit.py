@@ -160,6 +160,8 @@ class Requests(unittest.TestCase):
                 (["100"], "'100' belongs to no setting: write --section.key VALUE"),
                 (["--a.b", "1", "--a.b", "2"], "--a.b stands twice: SageMaker takes one value"),
                 (["--a.b", "x" * 2501], "--a.b has 2501 letters: SageMaker takes 2500 in one line, of a name 256"),
+                (["--help", "true"], "--help would train nothing: leave it out"),
+                (["--check"], "--check would train nothing: leave it out"),
                 ([f"--a.b{i}=1" for i in range(101)], "101 settings: SageMaker takes 100, so put them into a file for ")]:
             with self.subTest(line):
                 self.assert_refused(submit(ONE, "--dry-run", settings=settings), line)
