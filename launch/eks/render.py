@@ -21,10 +21,10 @@ SHARED_MEMORY = "8Gi"
 HEALTH = "sagemaker.amazonaws.com/node-health-status"  # a label of HyperPod
 # Folders that a pod has; a claim there or above would hide what is in them.
 TAKEN = ["/bin", "/dev", "/etc", "/home/tandem", "/lib", "/lib64", IN_IMAGE, "/proc", "/root", "/sbin", "/sys", "/usr"]
-REGISTRY = r"(([a-zA-Z0-9-]+\.)[a-zA-Z0-9.-]+(:[0-9]+)?/|[a-zA-Z0-9-]+:[0-9]+/)?"
+REGISTRY = r"(([a-zA-Z0-9-]+\.)[a-zA-Z0-9.-]+(:[0-9]{1,5})?/|[a-zA-Z0-9-]+:[0-9]{1,5}/)?"
 PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 WORD = "[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
-LABEL = rf"({PART}(\.{PART})*/)?{WORD}=({WORD})?"
+LABEL = rf"((?=[^/]{{1,253}}/){PART}(\.{PART})*/)?{WORD}=({WORD})?"
 CLAIM = rf"(?=[^:]{{1,253}}:){PART}(\.{PART})*:(/[^/:]+)+"
 
 

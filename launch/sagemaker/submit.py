@@ -20,7 +20,7 @@ DAY_S = 86400
 # What the service allows in a request.
 MOST_PARAMETERS, LONGEST_KEY, LONGEST_VALUE, MOST_TAGS, MOST_SUBNETS, MOST_GROUPS = 100, 256, 2500, 50, 16, 5
 FILE_SYSTEM = r"(fs-[0-9a-f]{8,17}):(/\S+)"
-TAG = r"(?!aws:)[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}"
+TAG = r"(?!(?i:aws:))[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}"
 NAME = like(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*", "my-job-1 (letters, digits and hyphens within)", 63)
 IMAGE = like(r"[0-9]{12}\.dkr[.-]ecr[a-z0-9.-]+/" + REPOSITORY, "123456789012.dkr.ecr.us-east-1.amazonaws.com/tandem:1", 255)
 ROLE = like(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[a-zA-Z0-9_+=,.@/-]+", "arn:aws:iam::123456789012:role/NAME", 2048)
@@ -96,9 +96,11 @@ def problems(chosen):
         (chosen.nodes > 1 and not chosen.fsx, f"--nodes {chosen.nodes} needs --fsx: several instances share nothing else"),
         (in_vpc and not (chosen.subnet and chosen.security_group), "--fsx needs --subnet and --security-group: it is in a VPC"),
         (not chosen.data and not chosen.fsx, "there is no data: give --data or --fsx"),
-        (chosen.spot and not chosen.checkpoints, "--spot needs --checkpoints: an interrupted job would begin anew"),
+        (chosen.spot and chosen.nodes == 1 and not chosen.checkpoints, "--spot needs --checkpoints: an interrupted job would begin anew"),
         (wait and not chosen.spot, "--max-wait is for --spot"),
         (wait and wait < chosen.max_run, f"--max-wait {wait} is less than --max-run {chosen.max_run}: it counts the waiting too"),
+        (chosen.checkpoints and f"{chosen.output}/".startswith(chosen.checkpoints.rstrip("/") + "/"),
+         "--output is in --checkpoints, which a restart copies back: choose a folder beside it"),
         (not chosen.output, "there is no place for the model: give --output"),
     ] if is_wrong)
 

@@ -146,12 +146,12 @@ class Manifest(unittest.TestCase):
         for said, train, options in [
                 ("--instance p4d: launch/instances.json has p4d.24xlarge, p4de.24xlarge", TRAIN, {"instance": "p4d"}),
                 ("the following arguments are required: --image", TRAIN, {"image": None}),
-                *(refused("image", value) for value in ["", 'a";b', "Repo/IMG", "a b", "a\n", "r/" + "a" * 255, "a:", "a@sha256:1"]),
+                *(refused("image", value) for value in ["", 'a";b', "Repo/IMG", "a b", "a\n", "r/" + "a" * 255, "a:", "a@sha256:1", "a//b", "a..b", "a:100000/b"]),
                 *(refused("nodes", value, number) for value in ["two", "0", "1" + "0" * 21, "5001", "\u00b2"]),
                 *(refused(option, "9" * 20, number) for option in ["retries", "wait", "grace"]),
                 *(refused("name", value) for value in ["My_Job", "a" * 64, "1a"]),
                 *(refused("volume", value) for value in ["fsx", "a" * 254 + ":/fsx", "f_x:/fsx", "fsx:/", "fsx:/a//b", "fsx:/a:b"]),
-                *(refused("label", value) for value in ["team", "=a", "a" * 64 + "=b", "team=" + "b" * 64, "team=a b", "A.b/c=d"]),
+                *(refused("label", value) for value in ["team", "=a", "a" * 64 + "=b", "team=" + "b" * 64, "team=a b", "A.b/c=d", "a" * 254 + "/b=c"]),
                 *((f"--volume {name}: must be a folder that a pod does not have", TRAIN, {"volume": "fsx:" + name})
                   for name in ["/dev/shm", "/opt/tandem", "/opt", "/home/tandem/.ssh", "/fsx/../etc", "/usr", "/a/./b"]),
                 ("--name j{55}: j{55}-worker-1 would be the name of a pod", TRAIN, {"name": "j" * 55}),
@@ -170,7 +170,7 @@ class Manifest(unittest.TestCase):
             self.assertEqual(errors.getvalue().count("\n"), 1)
 
     def test_the_largest_of_everything_is_taken(self):
-        label = "kueue.x-k8s.io/" + "q" * 63
+        label = "k" * 246 + ".x-k8s/" + "q" * 63
         job = manifest(nodes="5000", name="j" * 51, label=f"{label}={'v' * 63}", volume="a" * 253 + ":/fsx", image="a.b-c.com:5000/a/b_c:" + "1" * 128)
         self.assertEqual(mpijob.problems(job), [])
         templates = [replica["template"] for replica in job["spec"]["mpiReplicaSpecs"].values()]

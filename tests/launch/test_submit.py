@@ -115,6 +115,7 @@ class Requests(unittest.TestCase):
     def test_what_is_refused(self):
         for options, line in [
                 ({**ONE, "--nodes": "2"}, "--nodes 2 needs --fsx: several instances share nothing else"),
+                ({**ONE, "--output": "s3://b/runs/book/o"}, "--output is in --checkpoints, which a restart copies back: choose a folder be"),
                 (without("--checkpoints", SPOT), "--spot needs --checkpoints: an interrupted job would begin anew"),
                 ({**SPOT, "--max-wait": "599"}, "--max-wait 599 is less than --max-run 600: it counts the waiting too"),
                 ({**ONE, "--max-wait": "900"}, "--max-wait is for --spot"),
@@ -129,6 +130,7 @@ class Requests(unittest.TestCase):
                 ({**ONE, "--image": ""}, "argument --image: '' must be like 123456789012.dkr.ecr."),
                 ({**ONE, "--image": IMAGE + " b"}, "argument --image: .* must be like "),
                 ({**ONE, "--image": "tandem:1"}, "argument --image: 'tandem:1' must be like "),
+                *(({**ONE, "--image": IMAGE.replace("tandem", name)}, f"argument --image: '.*/{name}:1' must be like ") for name in ["a//b", "a..b"]),
                 ({**ONE, "--data": "/data"}, "argument --data: '/data' must be like s3://BUCKET/FOLDER"),
                 ({**ONE, "--checkpoints": "s3://b/" + "r" * 1018}, "argument --checkpoints: .* at most 1024 letters"),
                 ({**ONE, "--output": "s3://my bucket/o"}, "argument --output: 's3://my bucket/o' must be like "),
@@ -141,6 +143,7 @@ class Requests(unittest.TestCase):
                 ({**TWO, "--nodes": "\u00b2"}, "argument --nodes: '\u00b2' is no whole number"),
                 ({**ONE, "--tag": "team"}, "argument --tag: 'team' must be like team=vision"),
                 ({**ONE, "--tag": "aws:team=a"}, "argument --tag: 'aws:team=a' must be like team=vision"),
+                ({**ONE, "--tag": "Aws:team=a"}, "argument --tag: 'Aws:team=a' must be like team=vision"),
                 ({**ONE, "--tag": "a" * 129 + "=b"}, "argument --tag: 'a{60}' must be like team=vision"),
                 (without("--subnet", TWO), "--fsx needs --subnet and --security-group: it is in a VPC"),
                 (without("--data", ONE), "there is no data: give --data or --fsx"),
@@ -157,11 +160,11 @@ class Requests(unittest.TestCase):
         for settings, line in [
                 (["--a.b", "one\ntwo"], "--a.b has 7 letters: SageMaker takes 2500 in one line, of a name 256"),
                 (["--sagemaker_program", "x"], "--sagemaker_program never reaches `tandem train`: "),
+                (["--help", "true"], "--help would train nothing: leave it out"),
+                (["--check"], "--check would train nothing: leave it out"),
                 (["100"], "'100' belongs to no setting: write --section.key VALUE"),
                 (["--a.b", "1", "--a.b", "2"], "--a.b stands twice: SageMaker takes one value"),
                 (["--a.b", "x" * 2501], "--a.b has 2501 letters: SageMaker takes 2500 in one line, of a name 256"),
-                (["--help", "true"], "--help would train nothing: leave it out"),
-                (["--check"], "--check would train nothing: leave it out"),
                 ([f"--a.b{i}=1" for i in range(101)], "101 settings: SageMaker takes 100, so put them into a file for ")]:
             with self.subTest(line):
                 self.assert_refused(submit(ONE, "--dry-run", settings=settings), line)
@@ -210,7 +213,8 @@ class Model(unittest.TestCase):
         return list(faults(self.shapes, "CreateTrainingJobRequest", body))
 
     def test_it_takes_the_requests(self):
-        for options in [ONE, TWO, SPOT, LARGEST]:
+        for options in [ONE, TWO, SPOT, LARGEST, {**without("--checkpoints", TWO), "--output": "s3://b/o", "--spot": True},
+                        {**ONE, "--image": IMAGE.replace("tandem", "team/a-b__c.d--e")}]:
             self.assertEqual(self.faults(request(options)), [])
 
     def test_planted_faults(self):
