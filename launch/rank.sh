@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Wraps one rank: lets it open 65,536 files, or as many as the machine allows, binds it to the CPUs next to its GPU, if the
-# machine says which these are, and runs it.
+# machine says which these are and allows them, and runs it.
 #   rank.sh PROGRAM [ARGUMENT...]
 # TANDEM_SYS: another folder than /sys, for tests.
 set -euo pipefail
@@ -17,16 +17,16 @@ sys=${TANDEM_SYS:-/sys}
 nodes=()
 for device in "$sys"/bus/pci/devices/*; do
   if [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] && [[ $(cat "$device/class") == 0x030[02]* ]]; then
-    nodes+=("$(cat "$device/numa_node")")
+    nodes+=("$(cat "$device/numa_node" 2>/dev/null || echo -1)")
   fi
 done
 if [ -n "$rank" ] && [ ${#nodes[@]} -gt 0 ]; then
   export CUDA_DEVICE_ORDER=PCI_BUS_ID
   IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
   gpu=${visible[rank]:-$rank}
-  node=$([[ $gpu =~ ^[0-9]+$ ]] && echo "${nodes[gpu]:--1}" || echo -1)
-  if [ "$node" -ge 0 ]; then
-    exec taskset -c "$(cat "$sys/devices/system/node/node$node/cpulist")" "$@"
+  node=$([[ $gpu =~ ^[0-9]{1,4}$ ]] && echo "${nodes[10#$gpu]:--1}" || echo -1)
+  if [ "$node" -ge 0 ] && { cpus=$(cat "$sys/devices/system/node/node$node/cpulist") && taskset -c "$cpus" true; } 2>/dev/null; then
+    exec taskset -c "$cpus" "$@"
   fi
 fi
 exec "$@"

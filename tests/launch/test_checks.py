@@ -298,8 +298,18 @@ class Ranks(unittest.TestCase):
             self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="4"), [last, "PCI_BUS_ID"])
             self.assertEqual(bound(SLURM_LOCALID="7"), [last, "PCI_BUS_ID"])
             self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="6,7"), [last, "PCI_BUS_ID"])
-            everything = [*map(str, sorted(os.sched_getaffinity(0))), "None"]
-            self.assertEqual(bound(), everything)
+            everything = list(map(str, sorted(os.sched_getaffinity(0))))
+            self.assertEqual(bound(), [*everything, "None"])
+            # What names no CPUs that it may have leaves a rank unbound.
+            self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="08"), [*everything, "PCI_BUS_ID"])
+            for cpus in [str(os.cpu_count() + 7), ""]:
+                write("devices/system/node/node0/cpulist", cpus)
+                self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="3"), [*everything, "PCI_BUS_ID"])
+            os.remove(os.path.join(sys_folder, "devices/system/node/node0/cpulist"))
+            os.remove(os.path.join(sys_folder, "bus/pci/devices/0000:10:1c.0/numa_node"))
+            for rank in "03":
+                self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK=rank), [*everything, "PCI_BUS_ID"])
+            self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="4"), [last, "PCI_BUS_ID"])
 
 
 if __name__ == "__main__":
