@@ -6,10 +6,14 @@ import socket
 import subprocess
 from dataclasses import dataclass, field
 
+from command_line import SHOWN
 from errors import CONFIG, Failure
 from job import prepare
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # at the begin of a file
+# Words that Open MPI 4 has for other things in a hostfile, as they are written here.
+KEYWORDS = "boards count cores cpu max-slots port slot slots sockets user-name username".split()
+LONGEST_NAME = 253  # letters
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "platforms")
 
 
@@ -30,6 +34,9 @@ class Platform:
         self.script = os.path.join(FOLDER, name + ".sh")
         if not os.path.exists(self.script):
             raise Failure(CONFIG, f"--platform {name}: there are auto, {', '.join(sorted(entry[:-3] for entry in os.listdir(FOLDER)))}")
+        if name == "local" and (hostfile or others(hosts)):
+            raise Failure(CONFIG, f"--platform local is this machine alone, and {hostfile or ', '.join(others(hosts))} may be another: give "
+                                  "--hosts localhost:N, or take --platform ssh")
         if name == "ssh" and not (hosts or hostfile):
             raise Failure(CONFIG, "--platform ssh needs --hostfile FILE or --hosts a:8,b:8")
         if hostfile and not os.path.isfile(hostfile):
@@ -54,9 +61,10 @@ class Platform:
             if not line:
                 continue
             read = re.fullmatch(pattern, re.sub(r"\s+max[_-]slots\s*=\s*[0-9]+", "", line))
-            if not read:
-                raise Failure(CONFIG, f"host {line!r}: must be NAME, NAME:RANKS or NAME slots=RANKS, with 1 rank or more; a name has letters, "
-                                      "digits, dots and hyphens, for Open MPI takes no underscore and no IPv6 address")
+            if not read or read[1] in KEYWORDS or len(read[1]) > LONGEST_NAME:
+                raise Failure(CONFIG, f"host {line[:SHOWN]!r}: must be NAME, NAME:RANKS or NAME slots=RANKS, with 1 rank or more; a name has at most "
+                                      f"{LONGEST_NAME} letters, digits, dots and hyphens, for Open MPI takes no underscore and no IPv6 address, "
+                                      f"nor any of {', '.join(KEYWORDS)}")
             name, slots = read[1], int(read[2] or 0)
             if name in found and (not slots or not found[name].slots):
                 raise Failure(CONFIG, f"host {name} stands twice; say how many ranks at both places, or remove one")
@@ -70,11 +78,16 @@ class Platform:
         return subprocess.Popen([self.script, "reach", host.name, *command], env=self.environment, preexec_fn=prepare, **how)
 
 
+def others(hosts):
+    """The names in --hosts that are not those of this machine."""
+    return sorted({re.split(r"[:\s]", host.strip())[0] for host in hosts.split(",")} - {"localhost", socket.gethostname(), ""})
+
+
 def the_platform_here(hosts, hostfile):
     """What --platform auto means."""
     if os.environ.get("SLURM_JOB_ID"):
         return "slurm"
-    if hostfile or {host.strip().partition(":")[0] for host in hosts.split(",")} - {"localhost", socket.gethostname(), ""}:
+    if hostfile or others(hosts):
         return "ssh"
     if hosts:
         return "local"

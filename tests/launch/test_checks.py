@@ -6,6 +6,7 @@ import io
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,8 @@ sys.path.insert(0, os.path.join(LAUNCH, "run"))
 import checks
 import main
 import nccl_log
-from command import environment
 import nodes
+from command import environment
 from errors import CONFIG, DATA, Failure
 from hosts import Host, Platform
 from instances import MARKETS
@@ -177,6 +178,18 @@ class HostLists(unittest.TestCase):
         for encoding in ["utf-8", "utf-8-sig", "utf-16"]:
             self.assertEqual(self.parse("a slots=2 # für Bälle\r\nb:3".encode(encoding)), [("a", 2), ("b", 3)])
         self.assertEqual(self.parse("a slots=2 # für".encode("latin-1")), [("a", 2)])
+        self.assertEqual(self.parse(f"cpu-1\nCPU\n{'a' * 253}:1\n"), [("cpu-1", 0), ("CPU", 0), ("a" * 253, 1)])
+
+    def test_this_machine_alone(self):
+        for hosts in ["localhost:2", " localhost slots=2", f"{socket.gethostname()}:2"]:
+            for name in ["local", "auto"]:
+                platform = Platform(name, hosts, "")
+                self.assertEqual((platform.name, [(host.name, host.slots) for host in platform.hosts()]), ("local", [("localhost", 2)]))
+        for hosts, hostfile, other in [("localhost:2,b:2", "", "b"), ("", __file__, __file__)]:
+            with self.assertRaises(Failure) as caught:
+                Platform("local", hosts, hostfile)
+            self.assertEqual(caught.exception.code, CONFIG)
+            self.assertIn(f"--platform local is this machine alone, and {other} may be another: ", str(caught.exception))
 
     def test_lists(self):
         self.assertEqual(self.parse(list="a:8,b"), [("a", 8), ("b", 0)])
@@ -187,6 +200,7 @@ class HostLists(unittest.TestCase):
                            ("a b c\n", "host 'a b c'"), ("a\na slots=4\n", "host a stands twice"), ("a slots=²\n", "host 'a slots=²'"),
                            ("gpu_1 slots=1\n", "host 'gpu_1 slots=1'"), ("fd00::2 slots=1\n", "takes no underscore and no IPv6 address"),
                            ("fe80::1\n", "host 'fe80::1'"), ("2001:db8::10\n", "host '2001:db8::10'"), ("[fd00::2]:8\n", "host '[fd00::2]:8'"),
+                           ("cpu slots=1\n", "host 'cpu slots=1'"), ("max-slots:2\n", "host 'max-slots:2'"), ("a" * 254, f"host '{'a' * 60}': must"),
                            ("-oProxyCommand=reboot\n", "host '-oProxyCommand=reboot'"), ("-x:1\n", "host '-x:1'"), ("höst:1\n", "host 'höst:1'")]:
             with self.subTest(text), self.assertRaises(Failure) as caught:
                 self.parse(text)
@@ -203,20 +217,6 @@ class HostLists(unittest.TestCase):
                 self.assertEqual((caught.exception.code, str(caught.exception)), (CONFIG, f"--hostfile {hostfile}: {said}"))
 
 
-class Choices(unittest.TestCase):
-    def test_fewer_hosts_take_ranks_that_divide_the_batch(self):
-        three = [Host(name, 8) for name in "abc"]
-        self.assertEqual(main.rank_count(three, three, 512, 0, 1), 24)  # as asked; the program refuses it
-        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 512, 0, 1), 16)
-        self.assertEqual(main.rank_count(three[:1], three, 12, 0, 1), 6)
-        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 12, 0, 4), 24)  # six groups of four ranks
-        self.assertEqual(main.rank_count(three[:1], three, 12, 0, 3), 6)
-        self.assertEqual(main.rank_count(three[:1], three, 12, 4, 1), 3)  # shares of one micro-batch
-        self.assertEqual(main.rank_count(three[:1], three, 12, 5, 1), 8)  # the program refuses it
-        with self.assertRaises(main.Failure) as failed:
-            main.rank_count(three[:1], three, 12, 0, 16)
-        self.assertEqual(failed.exception.code, main.TEMPORARY)
-
 class Refusals(unittest.TestCase):
     def test_what_is_refused_is_not_asked_again(self):
         for error, line in [("a: Permission denied (publickey).", "ssh is refused ({}): let this user log in with a key, without a password"),
@@ -232,6 +232,20 @@ class Refusals(unittest.TestCase):
             said = nodes.call(Platform("local", "", ""), Host("localhost"), '(sleep 20; echo >"$1"); true', late, seconds=1)
             self.assertEqual((said, os.path.exists(late)), (("", "no answer within 1 s"), False))
 
+
+class Choices(unittest.TestCase):
+    def test_fewer_hosts_take_ranks_that_divide_the_batch(self):
+        three = [Host(name, 8) for name in "abc"]
+        self.assertEqual(main.rank_count(three, three, 512, 0, 1), 24)  # as asked; the program refuses it
+        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 512, 0, 1), 16)
+        self.assertEqual(main.rank_count(three[:1], three, 12, 0, 1), 6)
+        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 12, 0, 4), 24)  # six groups of four ranks
+        self.assertEqual(main.rank_count(three[:1], three, 12, 0, 3), 6)
+        self.assertEqual(main.rank_count(three[:1], three, 12, 4, 1), 3)  # shares of one micro-batch
+        self.assertEqual(main.rank_count(three[:1], three, 12, 5, 1), 8)  # the program refuses it
+        with self.assertRaises(main.Failure) as failed:
+            main.rank_count(three[:1], three, 12, 0, 16)
+        self.assertEqual(failed.exception.code, main.TEMPORARY)
 
     def test_the_network(self):
         one, two = pair({})
