@@ -74,6 +74,7 @@ done
 [ -n "$run" ] || refuse "--run is missing: the folder of the run, as runs/NAME"
 [ $# -gt 0 ] || refuse "no command after --"
 attempts=$run/attempts.jsonl
+if [ -L "$attempts" ] || { [ -e "$attempts" ] && [ ! -f "$attempts" ]; }; then refuse "$attempts is no regular file: remove it"; fi
 { mkdir -p "$run" && touch "$attempts"; } 2>/dev/null || refuse "cannot write to $attempts"
 
 meaning() {

@@ -34,7 +34,7 @@ def typed(text):
     """A setting as a number or a truth value, where it is one."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, (bool, int, float)) else text
 
@@ -71,7 +71,7 @@ class Run:
         try:
             with open(self.path("report.json"), encoding="utf-8", opener=regular) as file:
                 return dict(json.load(file)["starts"][-1])
-        except (Failure, OSError, ValueError, LookupError, TypeError):
+        except (Failure, OSError, ValueError, LookupError, TypeError, RecursionError):
             return {}
 
     def is_alive(self):
@@ -103,7 +103,7 @@ class Run:
         for text in whole:
             try:
                 line = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(line, dict) and isinstance(line.get("step"), int):
                 yield line
@@ -126,7 +126,7 @@ class Sent:
             numbers = [self.here["rows"], *self.here["steps"].values()]
             if not isinstance(self.here["id"], (str, type(None))) or not all(isinstance(number, int) for number in numbers):
                 raise ValueError
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise Failure(DATA, f"{run.path('track.json')}: damaged; remove it, and the run is sent anew under a new number")
 
     def is_new(self, line):
@@ -230,7 +230,9 @@ def track(arguments):
         client = importlib.import_module(arguments.client)
     except ModuleNotFoundError as error:
         raise Failure(CONFIG, f"Python has no {error.name}: {sys.executable} -m pip install {arguments.client}")
-    place = os.environ.get("WANDB_MODE", "online") if arguments.client == "wandb" else client.get_tracking_uri()
+    except (Exception, SystemExit) as error:  # a damaged installation fails in many ways
+        raise Failure(CONFIG, f"{arguments.client} cannot be imported: {error}")
+    place = os.environ.get("WANDB_MODE", "online") if arguments.client == "wandb" else told(CONFIG, lambda: client.get_tracking_uri())
     sent = Sent(run, f"{arguments.client} {arguments.project} {place}")
     tracker = told(CONFIG, {"wandb": Wandb, "mlflow": Mlflow}[arguments.client], client, run, sent, arguments.project)
     rows = 0

@@ -12,6 +12,7 @@ from statistics import median
 
 from command_line import printable
 from errors import CONFIG, DATA, NUMERICAL, Failure
+from files import regular
 from hosts import Platform
 from settings import read_file
 
@@ -166,14 +167,14 @@ def measure(folder, request):
     path = os.path.join(folder, "metrics.jsonl")
     steps, saves = {}, []
     try:
-        with open(path) as lines:
+        with open(path, opener=regular) as lines:
             for line in map(json.loads, lines):
                 if "loss" in line:
                     steps[line["step"]] = line
                 elif "checkpoint" in line and line["step"] > request.warmup:
                     saves.append(line["checkpoint"]["slowest"])
         settings = read_file(os.path.join(folder, "config.cfg"))
-    except (OSError, ValueError, Failure) as error:
+    except (OSError, ValueError, RecursionError, Failure) as error:
         raise Failure(DATA, f"the run wrote no metrics: {error}; do all hosts share its folder?")
     kept = [steps[step] for step in range(request.warmup + 1, request.steps + 1) if step in steps]
     if len(kept) != request.keep:

@@ -7,7 +7,7 @@ import shutil
 import time
 
 from errors import CONFIG, DATA, Failure
-from files import write
+from files import regular, write
 
 from .environment import digest
 from .prices import price_of
@@ -23,9 +23,9 @@ def write_json(path, value):
 
 def read_json(path):
     try:
-        with open(path) as file:
+        with open(path, opener=regular) as file:
             return json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Failure(DATA, f"{path}: {error}")
 
 

@@ -167,20 +167,25 @@ class GoingOn(Studies):
     def test_damaged_files_of_launches(self):
         """A launch whose file was cut is launched again."""
         self.measure("--launches", 3)
-        for name, text in [("r1-b16-l1", ""), ("r1-b16-l2", '{"case": "r1-b'), ("r2-b32-l3", "[]"), ("r2-b32-l1", "{}")]:
+        for name, text in [("r1-b16-l1", ""), ("r1-b16-l2", '{"case": "r1-b'), ("r2-b32-l3", "[]"), ("r2-b32-l1", "{}"),
+                           ("r2-b32-l2", "[" * 200000)]:
             with open(self.study("runs", name, "launch.json"), "w") as out:
                 out.write(text)
         before = self.started()
         self.measure("--launches", 3)
-        self.assertEqual(sorted(self.started()[len(before):]), ["r1-b16-l1", "r1-b16-l2", "r2-b32-l1", "r2-b32-l3"])
+        self.assertEqual(sorted(self.started()[len(before):]), ["r1-b16-l1", "r1-b16-l2", "r2-b32-l1", "r2-b32-l2", "r2-b32-l3"])
         self.assertEqual({case["step_ms"]["launches"] for case in self.results()["cases"]}, {3})
 
     def test_a_damaged_plan(self):
         self.measure("--launches", 1)
         report = [*SCALING, "report", self.study()]
-        for text in ["{}", "[]", "3", '{"cases": 3}', '{"cases": [{}], "request": 3}', "{"]:
-            with open(self.study("plan.json"), "w") as out:
-                out.write(text)
+        for text in ["{}", "[]", "3", '{"cases": 3}', '{"cases": [{}], "request": 3}', "{", "[" * 200000, None]:
+            os.remove(self.study("plan.json"))
+            if text is None:
+                os.mkfifo(self.study("plan.json"))
+            else:
+                with open(self.study("plan.json"), "w") as out:
+                    out.write(text)
             for done in [subprocess.run(command, capture_output=True, text=True, cwd=self.folder, env=self.environment())
                          for command in [report, self.command("--launches", 2)]]:
                 self.assertEqual((done.returncode, done.stdout), (3, ""), done.stderr)

@@ -106,8 +106,7 @@ class ExitCodes(Scripts):
         left = ["step-00000099.partial", "step-00000100", "step-00000200.partial", "step-00000090", "step-00000090"]
         script = f"""left=({' '.join(left)}); n=$(wc -l <run/attempts.jsonl); [ "$n" != 3 ] || rm -r run/checkpoints
                      mkdir -p "run/checkpoints/${{left[n]}}"; exit 137"""
-        job = self.start(script, "--max-restarts", 2)
-        begun = time.monotonic()
+        begun, job = time.monotonic(), self.start(script, "--max-restarts", 2)
         self.finish(job, 137)
         self.assertEqual(self.attempts("step"), [None, 100, 100, 90, 90])
         self.assertEqual(self.attempts("next"), ["restart in 1 s", "restart in 1 s", "restart in 2 s", "restart in 4 s", "stop"])
@@ -119,12 +118,13 @@ class ExitCodes(Scripts):
         self.assertEqual(self.attempts("step"), [100, 100])
 
     def test_bad_arguments(self):
+        subprocess.run("mkdir f d l; mkfifo f/attempts.jsonl; mkdir d/attempts.jsonl; ln -s ../gone l/attempts.jsonl", shell=True, check=True, cwd=self.folder)
         for arguments, said in [([], "--run is missing"), (["--run"], "--run needs a value"), (["--run", "r"], "no command"),
                                 (["--run", "r", "--grace", "-1", "--", "true"], "--grace -1: must be a whole number"),
-                                (["--run", "r", "--max-restarts"], "--max-restarts : must be"),
-                                (["--run", "r", "true"], "unknown option 'true'"),
+                                (["--run", "r", "--max-restarts"], "--max-restarts : must be"), (["--run", "r", "true"], "unknown option 'true'"),
+                                *((["--run", kind, "--", "true"], f"{kind}/attempts.jsonl is no regular file") for kind in "fdl"),
                                 (["--run", "/proc/none", "--", "true"], "cannot write to /proc/none/attempts.jsonl")]:
-            result = subprocess.run([SUPERVISE, *arguments], capture_output=True, text=True, cwd=self.folder)
+            result = subprocess.run([SUPERVISE, *arguments], capture_output=True, text=True, cwd=self.folder, timeout=60)
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
             self.assertIn(said, result.stderr)
         self.assertIn("--max-restarts N", subprocess.run([SUPERVISE, "--help"], capture_output=True, text=True, check=True).stdout)

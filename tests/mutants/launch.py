@@ -248,7 +248,7 @@ MUTANTS = [
            ["report.track Wandb.test_follows_until_the_run_ends"]),
     Mutant("what a client of W&B or MLflow refuses is a traceback", TRACK, "    except Exception as error:\n", "    except Failure as error:\n",
            ["report.track Refused.test_a_client_that_fails"]),
-    Mutant("a damaged track.json is a traceback", TRACK, "except (ValueError, LookupError, TypeError, AttributeError):", "except ValueError:",
+    Mutant("a damaged track.json is a traceback", TRACK, "except (ValueError, LookupError, TypeError, AttributeError, RecursionError):", "except ValueError:",
            ["report.track Refused.test_one_line_says_what_is_wrong"]),
     Mutant("a line moves the cursor of a terminal", COMMAND_LINE, 'letter if letter.isprintable() else " "', "letter",
            ["report.track Refused.test_a_client_that_fails"]),

@@ -262,14 +262,21 @@ class Mlflow(Tracked):
 class Refused(Tracked):
     def test_one_line_says_what_is_wrong(self):
         self.log(training(10))
+        os.makedirs(os.path.join(self.folder, "broken"))
         for client in ["wandb", "mlflow"]:
             said = self.track(client, code=2, clients="nowhere")
             self.assertRegex(said, rf"^track: Python has no {client}: \S+ -m pip install {client}\n$")
+            with open(os.path.join(self.folder, "broken", client + ".py"), "w") as file:
+                file.write("raise AttributeError('another numpy')")
+            self.assertEqual(self.track(client, code=2, clients="broken"), f"track: {client} cannot be imported: another numpy\n")
+        with open(os.path.join(self.folder, "broken", "mlflow.py"), "w") as file:
+            file.write("def get_tracking_uri(): raise ValueError('no place')")
+        self.assertEqual(self.track("mlflow", code=2, clients="broken"), "track: builtins: no place\n")
         unknown, elsewhere = self.start("comet", self.run_folder), self.start("wandb", self.folder)
         self.assertRegex(self.end(unknown, 2), "^track: .*invalid choice: 'comet'.*--help shows all options\n$")
         self.assertRegex(self.end(elsewhere, 3), "^track: .*no metrics.jsonl and config.cfg; name the folder")
         place = "wandb tandem online"
-        for text in ["{", "[]", "3", json.dumps({place: 3}), json.dumps({place: {}}), json.dumps({place: {"id": 3, "rows": 0, "steps": {}}}),
+        for text in ["{", "[" * 200000, "[]", "3", json.dumps({place: 3}), json.dumps({place: {}}), json.dumps({place: {"id": 3, "rows": 0, "steps": {}}}),
                      json.dumps({place: {"id": "a", "rows": "b", "steps": {}}}), json.dumps({place: {"id": "a", "rows": 0, "steps": []}})]:
             self.put("track.json", text)
             self.assertRegex(self.track("wandb", code=3), "^track: .*track.json: damaged; remove it.*\n$")
@@ -279,8 +286,20 @@ class Refused(Tracked):
 
     def test_notes_that_cannot_be_kept(self):
         self.log(training(10))
-        os.mkdir(os.path.join(self.run_folder, "track.json"))
+        path = os.path.join(self.run_folder, "track.json")
+        os.mkdir(path)
         self.assertRegex(self.track("wandb", code=3), "^track: .*Is a directory: .*track.json'\n$")
+        os.rmdir(path)
+        os.symlink("elsewhere", path)
+        self.assertEqual(self.track("wandb", code=3), f"track: {path}: is no regular file; remove it, or name another\n")
+        self.assertEqual(self.text("elsewhere"), "")
+
+    def test_what_is_nested_deeply(self):
+        self.put("metrics.jsonl", "[" * 200000 + "\n")
+        self.log(training(10))
+        self.put("config.cfg", "[run]\nname = " + "[" * 200000 + "\n")
+        self.put("report.json", "[" * 200000)
+        self.assertRegex(self.track("wandb"), "^track: 1 line of ")
 
     def test_what_is_no_file(self):
         """Nothing waits for the other end of a FIFO. A report is not needed."""

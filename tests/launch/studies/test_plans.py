@@ -8,14 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from scaling_studies import FOLDER, LAUNCH, SCALING, STAND_IN, Studies
 
 sys.path.insert(0, LAUNCH)
 import scaling.main
-from errors import Failure
-from scaling import prices
+from errors import DATA, Failure
+from scaling import launches, prices
 
 GOLDEN = os.path.join(FOLDER, "plan.txt")
 
@@ -119,6 +120,19 @@ class Plans(Studies):
     def test_folders_that_cannot_be(self):
         said = self.measure("--dir", self.path("truth.json"), "--launches", 1, code=3)
         self.assertRegex(said, r"^scaling: \[Errno \d+\] Not a directory: .*truth.json/study'\n$")
+
+    def test_metrics_that_cannot_be_read(self):
+        """They are no file, or nested without end."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "metrics.jsonl")
+            os.mkfifo(path)
+            for _ in range(2):
+                with self.assertRaises(Failure) as caught:
+                    launches.measure(folder, None)
+                self.assertEqual(caught.exception.code, DATA)
+                os.remove(path)
+                with open(path, "w") as file:
+                    file.write("[" * 200000)
 
     def test_two_at_once(self):
         self.say_truth(seconds=0.1)
