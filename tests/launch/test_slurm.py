@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import shutil
+import subprocess
 import unittest
 
 import pretend_hosts
@@ -127,6 +128,16 @@ class Slurm(Workspace):
 
     def signal(self, job, name):
         self.cluster.run(["scancel", "--batch", "--signal", name, job])
+
+
+class Outside(unittest.TestCase):
+    def test_without_a_job(self):
+        for words, code, said in [(["--help"], 0, r"Trains in a Slurm job, .*\n  sbatch --nodes 4 launch/slurm/train.sbatch .*\n.*\n"),
+                                  ([], 2, "train.sbatch: this is no Slurm job: submit this script with sbatch; --help shows how\n")]:
+            done = subprocess.run(["bash", os.path.join(LAUNCH, "slurm/train.sbatch"), *words], capture_output=True, text=True,
+                                  env={"PATH": os.environ["PATH"]})
+            self.assertEqual(done.returncode, code)
+            self.assertRegex(done.stdout + done.stderr, f"^{said}$")
 
 
 class WithPmix(Slurm):
