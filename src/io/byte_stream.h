@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "src/io/file.h"
-#include "src/io/record_limit.h"
 
 namespace tandem {
 
@@ -48,7 +47,7 @@ class ByteStream {
 // The whole content of a file, unpacked or as it is. Errors also above the limit.
 std::string read_whole_file(const std::string& path,
                             ByteStream::Unpack unpack = ByteStream::Unpack::kAuto,
-                            RecordLimit limit = kNoRecordLimit);
+                            RecordLimit limit = file_limit());
 
 // The content of a gzip stream that is already in memory (returned unchanged if it is not gzip);
 // `name` is used in errors. Errors also above the limit.

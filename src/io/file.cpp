@@ -103,14 +103,18 @@ Descriptor::~Descriptor() {
   }
 }
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, RecordLimit limit) {
   const Descriptor descriptor(path, O_RDONLY);
+  const auto name = [&] { return path; };
+  struct stat status {};
+  limit.check(::fstat(descriptor, &status) == 0 ? status.st_size : 0, name);
   std::string text;
   char buffer[1 << 16];
   ssize_t got = 0;
   do {
     got = ::read(descriptor, buffer, sizeof(buffer));
     text.append(buffer, got > 0 ? static_cast<size_t>(got) : 0);
+    limit.check(std::ssize(text), name);  // a file may grow, or say less, as in /proc
   } while (got > 0 || (got < 0 && errno == EINTR));
   if (got < 0) {
     fail_file(path, "read", errno);

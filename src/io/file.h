@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "src/io/record_limit.h"
+
 namespace tandem {
 
 // Throws the error of a system call: "PATH: cannot DOING: reason".
@@ -48,8 +50,8 @@ class Descriptor {
   int number_;
 };
 
-// The whole content of a file.
-std::string read_file(const std::string& path);
+// The whole content of a file. Errors also above the limit.
+std::string read_file(const std::string& path, RecordLimit limit = file_limit());
 
 // Writes all bytes at a place of an open file. Returns 0, or the number of the error.
 int write_at(int descriptor, int64_t at, const void* bytes, int64_t count);

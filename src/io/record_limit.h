@@ -1,4 +1,5 @@
-// The size limit of one record of an input, so that a small hostile file cannot fill the memory.
+// The size limits of files and of records in them, so that a small hostile file cannot fill the
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +12,24 @@ namespace tandem {
 // file unpacks to.
 struct RecordLimit {
   int64_t mib = 64;
-  const char* advice = "; --max-record-mb allows more";
+  bool has_option = true;  // --max-record-mb
 
   bool allows(int64_t bytes) const { return bytes <= mib << 20; }
 
   // Throws Error(kData) if the record is larger. `place` names it: the path, or path and line.
   template <class Place>
   void check(int64_t bytes, Place&& place) const {
+    if (!allows(bytes) && !has_option) {
+      fail_data(place(), ": has over ", mib << 20,
+                " bytes, more than Tandem reads; make sure that it is the right file");
+    }
     if (!allows(bytes)) {
-      fail_data(place(), ": more than ", mib, " MiB in one record", advice);
+      fail_data(place(), ": more than ", mib, " MiB in one record; --max-record-mb allows more");
     }
   }
 };
 
-// For files that no stranger made.
-inline constexpr RecordLimit kNoRecordLimit{.mib = INT64_MAX >> 20};
+// The limit of a file that is held in memory as a whole, such as settings.
+constexpr RecordLimit file_limit(int64_t mib = 16) { return {mib, false}; }
 
 }  // namespace tandem

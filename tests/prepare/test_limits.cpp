@@ -1,4 +1,5 @@
 // Input that would take much more memory or time than its size.
+#include "src/io/byte_stream.h"
 #include "src/prepare/prepare.h"
 #include "tests/data/data_files.h"
 
@@ -68,6 +69,27 @@ TEST(PrepareLimits, FilesAboveTheLimitAreErrors) {
   expect_limit(folder / "files", "files/cat/a.png");
   folder.write("idx/train-images-idx3-ubyte", gzip(large));
   expect_limit(folder / "idx", "idx/train-images-idx3-ubyte");
+}
+
+TEST(PrepareLimits, WholeFilesAboveTheLimitAreErrors) {
+  const TemporaryFolder folder;
+  const std::string most(16 << 20, 'a');
+  EXPECT_TRUE(read_file(folder.write("a", most)) == most);
+  EXPECT_TRUE(read_whole_file(folder / "a") == most);
+  EXPECT_TRUE(read_whole_file(folder.write("a.gz", gzip(most))) == most);
+  const auto expect_limit = [&](const std::string& place, const auto& read) {
+    expect_error(ExitCode::kData, {place + ": has over 16777216 bytes, more than Tandem reads"},
+                 read);
+  };
+  folder.write("a", most + "a");
+  expect_limit("/a", [&] { read_file(folder / "a"); });
+  expect_limit("/a", [&] { read_whole_file(folder / "a"); });
+  folder.write("a.gz", gzip(most + "a"));
+  expect_limit("/a.gz", [&] { read_whole_file(folder / "a.gz"); });
+  EXPECT_TRUE(read_file(folder / "a", file_limit(17)) == most + "a");
+  // Files in /proc say that they are empty, and are not.
+  expect_error(ExitCode::kData, {"/proc/self/stat: has over 0 bytes"},
+               [] { read_file("/proc/self/stat", file_limit(0)); });
 }
 
 }  // namespace

@@ -6,13 +6,12 @@
 
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/json_fields.h"
-#include "src/io/byte_stream.h"
+#include "src/io/file.h"
 
 namespace tandem {
 
 std::string read_tokenizer_file(const std::string& path) {
-  constexpr RecordLimit kLargest{1024};
-  return read_whole_file(path, ByteStream::Unpack::kOff, kLargest);
+  return read_file(path, file_limit(1024));
 }
 
 namespace {

@@ -291,7 +291,8 @@ void write_trace(const std::string& path, const std::string& text) {
 }
 
 Trace read_trace(const std::string& path) {
-  const std::string text = read_whole_file(path);
+  constexpr RecordLimit kLargest = file_limit(256);  // a million events of 250 bytes
+  const std::string text = read_whole_file(path, ByteStream::Unpack::kAuto, kLargest);
   try {
     const Json file = Json::parse(text);
     Trace trace{.rank = file.at("distributedInfo").at("rank"),

@@ -4,7 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
+
+#include "src/io/line_reader.h"
 
 namespace tandem {
 
@@ -61,7 +62,8 @@ void truncate_after(const std::string& path, int64_t step) {
   if (!fs::exists(path)) {
     return;
   }
-  const std::string text = read_file(path);
+  constexpr RecordLimit kLargest = file_limit(4096);  // ten million steps of 400 bytes
+  const std::string text = read_file(path, kLargest);
   std::string kept, discarded;
   // A last line without its end was cut short, and is dropped.
   for (std::string_view rest = text; rest.find('\n') != std::string_view::npos;) {
@@ -88,8 +90,8 @@ void truncate_after(const std::string& path, int64_t step) {
 }
 
 void read_metrics(const std::string& path, const std::function<void(const Json& line)>& visit) {
-  std::istringstream lines(read_file(path));
-  for (std::string text; std::getline(lines, text);) {
+  LineReader lines(path, file_limit());
+  for (std::string text; lines.next(&text);) {
     const Json line = Json::parse(text, nullptr, false);
     if (step_of(line)) {
       visit(line);

@@ -8,8 +8,7 @@ namespace tandem {
 
 namespace {
 
-constexpr int kDeepest = 16;              // nesting that is read; dump() is recursive
-constexpr int64_t kMostBytes = 16 << 20;  // of a file
+constexpr int kDeepest = 16;  // nesting that is read; dump() is recursive
 
 }  // namespace
 
@@ -18,9 +17,6 @@ std::string shown(const Json& value) {
 }
 
 JsonKeys JsonKeys::of(const std::string& path) {
-  if (FileReader(path).bytes() > kMostBytes) {
-    fail_data(path, ": has over ", kMostBytes, " bytes, too many for settings");
-  }
   const std::string text = read_file(path);
   if (json_depth(text) > kDeepest) {
     fail_data(path + ": cannot be read: nested too deeply");
