@@ -47,9 +47,10 @@ class Tokenizer {
   std::string chat_template;
 
   // Appends the tokens of `text`. A special token spelled out in the text is encoded as ordinary
-  // text. Throws kData when the vocabulary cannot express a character (char), or when the regular
-  // expression that cuts words takes too many steps (bpe). `drain` is for long texts, which must be
-  // valid UTF-8: it is called whenever there are kTokensTogether, and may take them away.
+  // text. Throws kData when the vocabulary cannot express a character (char), or when a word is too
+  // long, or the regular expression that cuts words takes too many steps (gpt2, bpe). `drain` is
+  // for long texts, which must be valid UTF-8: it is called whenever there are kTokensTogether, and
+  // may take them away.
   using Drain = std::function<void()>;
   static constexpr size_t kTokensTogether = size_t{1} << 16;
   virtual void append_tokens(std::string_view text, std::vector<int32_t>* tokens,

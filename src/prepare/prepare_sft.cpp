@@ -48,7 +48,8 @@ std::vector<ChatTokens> read_examples(const PrepareSftOptions& options, Tokenize
     if (parts.empty()) {
       bad->add(place, problem);
     } else {
-      examples.push_back(encode(parts, options.form == "plain", tokenizer));
+      examples.push_back(
+          at_place(place, [&] { return encode(parts, options.form == "plain", tokenizer); }));
     }
   };
   for (const std::string& file : options.input) {

@@ -147,21 +147,27 @@ void read_again(const PrepareTextOptions& options,
   for_each_document(options, &already_reported, use);
 }
 
+std::string some_input(const PrepareTextOptions& options) {
+  return options.input[0] + (options.input.size() > 1 ? " or another input" : "");
+}
+
 // BPE of the training part.
 std::unique_ptr<Tokenizer> train_tokenizer(const PrepareTextOptions& options,
                                            const Survey& survey) {
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   WordCounter counter(options.threads > 0 ? options.threads : cores);
   Splitter splitter(false, survey, options.val_fraction);
+  const std::string place = some_input(options);
   read_again(options, [&](const TextDocument& document) {
     splitter.add(document, [&](const Piece& piece) {
       for (std::string_view rest = piece.is_val ? "" : piece.text; !rest.empty();) {
-        counter.add(WordCounter::take_share(&rest));
+        at_place(place, [&] { counter.add(WordCounter::take_share(&rest)); });
         document.forget();
       }
     });
   });
-  return std::make_unique<BpeTokenizer>(train_bpe(counter.finish(), options.vocab_size), "bpe",
+  const WordCounts counts = at_place(place, [&] { return counter.finish(); });
+  return std::make_unique<BpeTokenizer>(train_bpe(counts, options.vocab_size), "bpe",
                                         "trained tokenizer");
 }
 
@@ -232,7 +238,7 @@ class Parts {
       tokens_.clear();
       document.forget();
     };
-    tokenizer_.append_tokens(text, &tokens_, drain);
+    at_place(document.place, [&] { tokenizer_.append_tokens(text, &tokens_, drain); });
     drain();
   }
 
@@ -267,8 +273,7 @@ void encode_and_write(const PrepareTextOptions& options, const Survey& survey, T
   Parts<Token> parts(tokenizer, survey, options.val_fraction, parent_of(options.output));
   read_again(options, [&](const TextDocument& document) { parts.add(document); });
   if (parts.characters() != survey.characters) {
-    fail_data(options.input[0], options.input.size() > 1 ? " or another input" : "",
-              ": changed while it was read; prepare again");
+    fail_data(some_input(options), ": changed while it was read; prepare again");
   }
   write_text_file(*tokenizer, parts.finish(false), parts.finish(true), file, report);
   report->leaked = parts.leaked();

@@ -1,4 +1,6 @@
 // Input that would take much more memory or time than its size.
+#include "src/data/bpe/bpe_tokenizer.h"
+#include "src/data/bpe/trainer.h"
 #include "src/io/byte_stream.h"
 #include "src/prepare/prepare.h"
 #include "tests/data/data_files.h"
@@ -69,6 +71,64 @@ TEST(PrepareLimits, FilesAboveTheLimitAreErrors) {
   expect_limit(folder / "files", "files/cat/a.png");
   folder.write("idx/train-images-idx3-ubyte", gzip(large));
   expect_limit(folder / "idx", "idx/train-images-idx3-ubyte");
+}
+
+TEST(PrepareLimits, WordsAboveFourMebibytesAreErrors) {
+  constexpr size_t kLongest = size_t{4} << 20;
+  const std::string longest(kLongest, 'a'), longer = longest + "a";
+  const std::string message = "a word of more than 4194304 bytes";
+  BpeModel model = train_bpe({{"aa", 1}}, kSmallestVocabulary + 1);
+  BpeTokenizer tokenizer(model, "bpe", "model");
+  EXPECT_EQ(tokenizer.encode(longest), std::vector<int32_t>(kLongest / 2, kSmallestVocabulary));
+  expect_error(ExitCode::kData, {message}, [&] { tokenizer.encode(longer); });
+  // Where no pattern cuts, a text is one word.
+  model.pre_tokenizer =
+      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false})";
+  BpeTokenizer uncut(model, "bpe", "model");
+  const std::string words(kLongest / 2, ' ');
+  expect_error(ExitCode::kData, {message},
+               [&] { uncut.encode(words + longer.substr(words.size())); });
+  const auto counted = [](const std::string& text, size_t together) {
+    WordCounter counter(2, together);
+    counter.add(text);
+    return counter.finish();
+  };
+  for (const size_t together : {size_t{1}, 4 * kLongest}) {
+    EXPECT_TRUE(counted(longest, together) == (WordCounts{{longest, 1}}));
+    expect_error(ExitCode::kData, {message}, [&] { counted(longer, together); });
+  }
+}
+
+TEST(PrepareLimits, LongWordsAreErrorsWithAPlace) {
+  const TemporaryFolder folder;
+  const std::string longer((4 << 20) + 1, 'a');
+  PrepareTextOptions options;
+  options.input = {folder.write("a.txt", longer)};
+  options.output = folder / "out.h5";
+  options.val_fraction = 0;
+  options.tokenizer = TokenizerKind::kBpe;
+  options.vocab_size = 300;
+  const auto expect_place = [&](const std::string& place, const auto& prepare) {
+    expect_error(ExitCode::kData, {place + ": a word of more than 4194304 bytes"}, prepare);
+  };
+  expect_place("a.txt", [&] { prepare_text(options); });
+  const std::string other = folder.write("b.txt", "text");
+  options.input.push_back(other);
+  expect_place("a.txt or another input", [&] { prepare_text(options); });
+  folder.write("tokenizer.json", tokenizer_json(train_bpe({{"aa", 1}}, 258)));
+  options.tokenizer = TokenizerKind::kHuggingFace;
+  options.vocab = folder.path();
+  options.vocab_size = 0;
+  options.input = {
+      folder.write("a.jsonl", "{\"text\": \"good\"}\n{\"text\": \"" + longer + "\"}\n")};
+  expect_place("a.jsonl:2", [&] { prepare_text(options); });
+  PrepareSftOptions sft;
+  sft.input = {
+      folder.write("a.jsonl", "{\"prompt\": \"good\", \"completion\": \"" + longer + "\"}\n")};
+  sft.output = folder / "out.h5";
+  sft.tokenizer = folder.path();
+  sft.form = "plain";
+  expect_place("a.jsonl:1", [&] { prepare_sft(sft); });
 }
 
 TEST(PrepareLimits, WholeFilesAboveTheLimitAreErrors) {

@@ -152,6 +152,7 @@ void BpeTokenizer::encode_word(std::string_view word, std::vector<int32_t>* toke
     tokens->insert(tokens->end(), found->second.begin(), found->second.end());
     return;
   }
+  check_length(word);
   std::vector<int32_t> symbols = symbols_of(word);
   merger_.merge(&symbols);
   tokens->insert(tokens->end(), symbols.begin(), symbols.end());

@@ -17,6 +17,7 @@ using Behaviour = PreTokenizer::Behaviour;
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr int kMostNested = 8;
+constexpr size_t kLongestWord = size_t{4} << 20;
 
 constexpr std::array<std::pair<std::string_view, Behaviour>, 5> kBehaviours = {{
     {"Isolated", Behaviour::kIsolated},
@@ -132,6 +133,14 @@ struct PreTokenizer::Reader {
     return {translate_regex(expression, place), place};
   }
 };
+
+void check_length(std::string_view word) {
+  if (word.size() > kLongestWord) {
+    fail_data("a word of more than ", kLongestWord,
+              " bytes, which this tokenizer does not cut; put spaces or line ends in, or use the "
+              "tokenizer bytes or char");
+  }
+}
 
 PreTokenizer::PreTokenizer(std::string_view json, const std::string& place, bool of_bytes) {
   Reader reader{place, steps_};

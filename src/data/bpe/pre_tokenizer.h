@@ -18,6 +18,10 @@ namespace tandem {
 inline constexpr std::string_view kGpt2PreTokenizer =
     R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";
 
+// Throws kData above 4 MiB: merging takes up to 36 bytes of memory for each byte of a word, and no
+// language has such words.
+void check_length(std::string_view word);
+
 // One thread at a time may use a PreTokenizer.
 class PreTokenizer {
  public:

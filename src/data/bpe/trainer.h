@@ -18,11 +18,12 @@ using WordCounts = std::unordered_map<std::string, int64_t>;
 // Counts the words of texts on several threads; their number changes no result.
 class WordCounter {
  public:
-  // Holds about `counted_together` bytes of text, which are then counted.
+  // Holds less than `counted_together` bytes of text; once there are as many, they are counted.
   explicit WordCounter(int threads, size_t counted_together = size_t{32} << 20)
       : counted_together_(counted_together), shares_(static_cast<size_t>(threads)) {}
 
-  // Valid UTF-8. A text shares no word with the one before it.
+  // Valid UTF-8. A text shares no word with the one before it. Throws kData for a text whose words
+  // are too long, maybe not before the texts after it.
   void add(std::string_view text);
 
   // Takes what can be counted by itself from the beginning of a long text: about 4 MiB.
@@ -31,7 +32,7 @@ class WordCounter {
   WordCounts finish();
 
  private:
-  void count();
+  void count(std::string_view last);  // the texts held, and this one
 
   size_t counted_together_;
   std::vector<WordCounts> shares_;  // one for each thread

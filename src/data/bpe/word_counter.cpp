@@ -40,15 +40,16 @@ std::string_view WordCounter::take_share(std::string_view* text) {
 }
 
 void WordCounter::add(std::string_view text) {
-  texts_.emplace_back(text);
   bytes_ += text.size();
   if (bytes_ >= counted_together_) {
-    count();
+    count(text);
+  } else {
+    texts_.emplace_back(text);
   }
 }
 
 WordCounts WordCounter::finish() {
-  count();
+  count("");
   for (size_t i = 1; i < shares_.size(); ++i) {
     for (const auto& [word, count] : shares_[i]) {
       shares_[0][word] += count;
@@ -57,9 +58,10 @@ WordCounts WordCounter::finish() {
   return std::move(shares_[0]);
 }
 
-void WordCounter::count() {
-  std::vector<std::string_view> parts;
-  for (std::string_view text : texts_) {
+void WordCounter::count(std::string_view last) {
+  std::vector<std::string_view> parts, texts(texts_.begin(), texts_.end());
+  texts.push_back(last);
+  for (std::string_view text : texts) {
     while (!text.empty()) {
       parts.push_back(take(kShare, &text));
     }
@@ -70,6 +72,7 @@ void WordCounter::count() {
     std::string key;
     for (size_t i = next++; i < parts.size(); i = next++) {
       pre_tokenizer.for_each_word(parts[i], [&](std::string_view word) {
+        check_length(word);
         key = word;
         ++(*counts)[key];
       });
