@@ -50,6 +50,9 @@ TEST_F(Checkpoint, ManifestErrorsSayWhatIsWrong) {
   expect_mentions(error_with(text.substr(0, text.size() / 2)), {"manifest.json", "damaged"});
   expect_mentions(error_with("[1, 2]"), {"manifest.json", "damaged"});
   expect_mentions(error_with(R"({"format": "else"})"), {"not the manifest of a checkpoint"});
+  // Those of large models have more than 16 MiB.
+  FileWriter(manifest_path, FileWriter::Start::kEmpty).write(text + std::string(16 << 20, ' '));
+  EXPECT_EQ(read_manifest(path), manifest_from_json(text, manifest_path));
   std::string other = text;
   other.replace(other.find("\"format_version\": 3"), 19, "\"format_version\": 4");
   expect_mentions(error_with(other), {"version 4", "reads versions 2 and 3"});

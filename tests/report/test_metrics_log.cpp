@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "src/core/error.h"
@@ -103,6 +104,31 @@ TEST_F(MetricsLogTest, NothingToDoChangesNothing) {
   truncate_after(path_, 5);
   EXPECT_EQ(read_file(path_), "{\"step\":1}\n");
   EXPECT_FALSE(fs::exists(discarded_));
+}
+
+TEST_F(MetricsLogTest, ALogIsNeverTooLongButALineIs) {
+  constexpr size_t kMost = 16 << 20;
+  const std::string begin = "{\"step\":1,\"padding\":\"", end = "\"}";
+  const std::string longest = begin + std::string(kMost - begin.size() - end.size(), 'x') + end;
+  put(longest + "\n{\"step\":2}\n");
+  std::vector<int64_t> steps;
+  const auto read = [&] {
+    read_metrics(path_, [&](const auto& line) { steps.push_back(line.at("step")); });
+  };
+  read();
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2}));
+  truncate_after(path_, 1);
+  EXPECT_TRUE(read_file(path_, file_limit(17)) == longest + "\n");
+  put("{\"step\":1}\n" + longest + " \n");
+  try {
+    read();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+    EXPECT_NE(std::string(error.what()).find("metrics.jsonl:2: has over 16777216 bytes"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(MetricsLogTest, UnwritablePlaceIsNamed) {

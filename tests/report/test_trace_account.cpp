@@ -109,9 +109,10 @@ TEST(ChromeTrace, AFileHoldsAllOfATrace) {
   trace.host_work.push_back({{5, 7}, "loader", "loader"});
   trace.memory.push_back({400, int64_t{1} << 40});
   trace.first = {.at = 123'456'789'012'345, .offset = -77, .bound = 3};
-  const TemporaryFolder folder;
-  write_trace(trace_path(folder.path(), 0), rank_trace_text(trace));
-  const Trace read = read_traces(folder.path()).at(0);
+  const TemporaryFolder root;
+  const std::string& folder = root.path();
+  write_trace(trace_path(folder, 0), rank_trace_text(trace));
+  const Trace read = read_traces(folder).at(0);
   EXPECT_EQ(rank_trace_text(read), rank_trace_text(trace));
   EXPECT_EQ(read.pieces[0].span.begin, 1);
   EXPECT_EQ(read.pieces[0].span.end, 300'000);
@@ -120,6 +121,13 @@ TEST(ChromeTrace, AFileHoldsAllOfATrace) {
   EXPECT_EQ(read.first.offset, -77);
   EXPECT_EQ(read.memory[0].bytes, int64_t{1} << 40);
   EXPECT_EQ(read.steps[0].parts, trace.steps[0].parts);
+  const auto write_with_spaces = [&](size_t spaces) {
+    write_trace(trace_path(folder, 0), rank_trace_text(trace) + std::string(spaces, ' '));
+  };
+  write_with_spaces(16 << 20);
+  EXPECT_EQ(rank_trace_text(read_trace(trace_path(folder, 0))), rank_trace_text(trace));
+  write_with_spaces(256 << 20);
+  EXPECT_THROW(read_trace(trace_path(folder, 0)), Error);
 }
 
 }  // namespace
