@@ -79,4 +79,6 @@ MUTANTS = [
     Mutant("padding of the vocabulary is shown in TensorBoard", "src/train/model_views.cpp",
            "on_host(logits).slice(0, tokenizer_->vocab_size())", "on_host(logits)",
            ["program.commands Training.test_looking_at_a_model_changes_no_bit"]),
+    Mutant("a rope_scaling that differs is dropped", "src/weights/hugging_face/settings.cpp",
+           " || rope.json().at(key) != value) {", ") {", ["weights.hugging_face_settings"]),
 ]

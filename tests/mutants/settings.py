@@ -129,4 +129,9 @@ MUTANTS = [
            ["program.hugging_face HuggingFace.test_eval_and_inspect"]),
     Mutant("eval: a loss that is not finite is a success", "src/commands/eval.cpp", "if (!std::isfinite(value)) {", "if (false) {",
            ["program.hugging_face HuggingFace.test_a_loss_that_is_not_finite"]),
+    Mutant("a refused start writes its settings", "src/weights/run_directory.cpp", "  config.dist.resolve_bucket_mb(device);\n",
+           "  config.dist.resolve_bucket_mb(device);\n  keep_settings(config);\n",
+           ["program.resume Resuming.test_a_refused_start_changes_no_file"]),
+    Mutant("nohup is not obeyed", "src/commands/request.cpp", "    std::signal(SIGHUP, SIG_IGN);\n", "",
+           ["program.startup Signals.test_nohup_is_obeyed"]),
 ]
