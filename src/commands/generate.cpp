@@ -174,7 +174,7 @@ void for_each_prompt(
     return use(request.prompt, prompt_tokens(request.form, request.prompt, tokenizer));
   }
   for_each_json_line(
-      request.input, RecordLimit{}, [&](std::string* line, const std::string& place) {
+      request.input, file_limit(64), [&](std::string* line, const std::string& place) {
         std::string problem;
         const nlohmann::json record = parsed_record(
             *line, [](std::string_view name) { return name == "prompt"; }, &problem);

@@ -41,7 +41,7 @@ void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer
     }
     use(std::move(record), std::move(tokens));
   };
-  for_each_json_line(file, RecordLimit{.has_option = false}, add);
+  for_each_json_line(file, file_limit(64), add);
   if (number <= shots) {
     fail_data(file, ": has no questions",
               shots > 0 ? str(" after the ", shots, " of --shots") : "");
