@@ -55,6 +55,15 @@ template <class... Args>
 [[noreturn]] void fail_data(const Args&... what) {
   fail(ExitCode::kData, what...);
 }
+// Calls a function; its errors begin with the place of what it works on, such as "FILE:LINE: ".
+template <class Use>
+auto at_place(const std::string& place, const Use& use) {
+  try {
+    return use();
+  } catch (const Error& error) {
+    fail(error.code(), place, ": ", error.what());
+  }
+}
 // Adds the printed form of all arguments.
 template <class... Args>
 void add_problem(std::vector<std::string>& problems, const Args&... what) {

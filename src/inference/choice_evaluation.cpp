@@ -33,12 +33,8 @@ void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer
       return;
     }
     record.prompt.insert(0, examples);
-    std::vector<ChoiceTokens> tokens;
-    try {
-      tokens = choice_tokens(tokenizer, record, length, place);
-    } catch (const Error& error) {  // text that the tokenizer has not
-      fail_data(place, ": ", error.what());
-    }
+    std::vector<ChoiceTokens> tokens =
+        at_place(place, [&] { return choice_tokens(tokenizer, record, length); });
     use(std::move(record), std::move(tokens));
   };
   for_each_json_line(file, file_limit(64), add);

@@ -14,7 +14,7 @@ namespace tandem {
 namespace {
 
 ChoiceTokens tokens_of(Tokenizer& tokenizer, const std::string& prompt, const std::string& choice,
-                       int64_t length, const std::string& place) {
+                       int64_t length) {
   const std::string_view text = stripped(prompt);
   const std::string head =
       prompt.substr(0, text.empty() ? 0 : text.data() + text.size() - prompt.data());
@@ -25,15 +25,15 @@ ChoiceTokens tokens_of(Tokenizer& tokenizer, const std::string& prompt, const st
   if (begin.empty() && before.empty()) {
     const std::optional<int32_t> end = tokenizer.end_of_text();
     if (!end) {
-      fail_data(place, ": the prompt is empty, and no token of the tokenizer begins or ends texts");
+      fail_data("the prompt is empty, and no token of the tokenizer begins or ends texts");
     }
     tokens.all.push_back(*end);
   }
   tokens.all.insert(tokens.all.end(), before.begin(), before.end());
   tokens.scored = std::ssize(both) - std::ssize(before);
   if (tokens.scored <= 0 || tokens.scored > length) {
-    fail_data(place, ": a choice has ", std::max<int64_t>(tokens.scored, 0),
-              " tokens; possible are 1 to ", length);
+    fail_data("a choice has ", std::max<int64_t>(tokens.scored, 0), " tokens; possible are 1 to ",
+              length);
   }
   tokens.all.insert(tokens.all.end(), both.end() - tokens.scored, both.end());
   const int64_t extra = std::ssize(tokens.all) - (length + 1);
@@ -46,9 +46,9 @@ ChoiceTokens tokens_of(Tokenizer& tokenizer, const std::string& prompt, const st
 }  // namespace
 
 std::vector<ChoiceTokens> choice_tokens(Tokenizer& tokenizer, const ChoiceRecord& record,
-                                        int64_t length, const std::string& place) {
+                                        int64_t length) {
   return mapped(record.choices, [&](const std::string& choice) {
-    return tokens_of(tokenizer, record.prompt, choice, length, place);
+    return tokens_of(tokenizer, record.prompt, choice, length);
   });
 }
 

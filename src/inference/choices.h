@@ -25,10 +25,10 @@ struct ChoiceTokens {
 // prompt and a choice; it, and white space at the prompt's end, belong to the choice. The tokens of
 // a choice are those of both together after as many as the prompt alone has. Before them come the
 // prompt's own tokens, and the one that begins texts; if there is none of either, the one that ends
-// them. A prompt that is too long for a window of `length` tokens loses its beginning. Error kData,
-// which begins with `place`, for a choice that alone is longer or that adds no token.
+// them. A prompt that is too long for a window of `length` tokens loses its beginning. Error kData
+// for a choice that alone is longer or that adds no token, and for text that `tokenizer` lacks.
 std::vector<ChoiceTokens> choice_tokens(Tokenizer& tokenizer, const ChoiceRecord& record,
-                                        int64_t length, const std::string& place);
+                                        int64_t length);
 
 // Prompt and choice are a document, and a window of the model holds several. Ranks take turns. Sums
 // are added in the order of tokens, so that they have the same bits for every number of ranks.

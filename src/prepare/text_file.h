@@ -36,16 +36,6 @@ inline std::string notes_of(const PrepareReport& report, const std::string& unen
   return text;
 }
 
-// Calls `use`, which gives a text to a tokenizer; its errors begin with the text's place.
-template <class Use>
-auto at_place(const std::string& place, const Use& use) {
-  try {
-    return use();
-  } catch (const Error& error) {
-    fail(error.code(), place, ": ", error.what());
-  }
-}
-
 // Calls f.template operator()<Token>() with the narrowest type that holds the vocabulary.
 template <class F>
 void with_token_type(int64_t vocab_size, F f) {

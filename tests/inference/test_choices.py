@@ -143,7 +143,7 @@ class Choices(Workspace):
                              ({**good, "prompt": 1}, "field 'prompt' is not a string"), ({"prompt": "a", "label": 0}, "field 'choices' is not a list"),
                              ({**good, "choices": ["a", "b" * CONTEXT]}, f"a choice has {CONTEXT + 1} tokens; possible are 1 to {CONTEXT}")]:
             for ranks in [None, 2]:
-                self.assert_one_line(self.evaluated([good, record], code=DATA, ranks=ranks), f"questions.jsonl:2: .*{said}")
+                self.assert_one_line(self.evaluated([good, record], code=DATA, ranks=ranks), f"^tandem: [^:]*questions.jsonl:2: (?!.*jsonl).*{said}")
         self.assertTrue(self.scores([good]))
         self.evaluated([good, "{"], code=DATA)
         with open(self.path("scores.jsonl")) as kept:  # of the run before

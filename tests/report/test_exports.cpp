@@ -56,7 +56,7 @@ TEST(Exports, LineForCloudWatch) {
 }
 
 TEST_F(ExportFiles, FileIsReplacedAndRemoved) {
-  const std::string folder = folder_ / "new/folder", path = folder + "/book_0.prom";
+  const std::string folder = folder_.path() + "/new/folder", path = folder + "/book_0.prom";
   {
     Exports exports(folder, "book_0.prom", "");
     exports.replace_file("a 1\n");
