@@ -13,7 +13,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
 from pretend_hosts import Hosts
 import tandem_program
-from tandem_program import MPI_ENV, STOPPED, Workspace, metrics
+from tandem_program import MPI_ENV, STOPPED, Workspace, metrics, write_program
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 SUPERVISE = os.path.join(ROOT, "launch", "supervise.sh")
@@ -96,10 +96,7 @@ class Launched(Workspace):
 
     def early_signal(self, number):
         """The environment with a Python that gets a signal before it has begun."""
-        os.makedirs(self.path("early"), exist_ok=True)
-        with open(self.path("early/python3"), "w") as file:
-            file.write(f'#!/bin/bash\nkill -{number.value} $$\nexec {sys.executable} "$@"\n')
-        os.chmod(self.path("early/python3"), 0o755)
+        write_program(self.path("early/python3"), f'#!/bin/bash\nkill -{number.value} $$\nexec {sys.executable} "$@"\n')
         return {**os.environ, "PATH": self.path("early") + ":" + os.environ["PATH"]}
 
     def finish(self, process, code):

@@ -26,7 +26,7 @@ from hosts import Host
 from recorded import GOOD
 from settings import read_file, read_settings
 from supervised import CAUSES, HANGS, Launched, in_memory, is_alive, process_of, record_in, trained, wait_until
-from tandem_program import STOPPED, losses
+from tandem_program import STOPPED, losses, write_program
 
 RUN = os.path.join(LAUNCH, "run.sh")
 NO_SETTINGS = "says no settings; build it with launch/build.sh"
@@ -75,18 +75,14 @@ class Settings(Launched):
         path = self.path("no-program")
         for text, said in [("", "does not start: Exec format error"), ("#!/bin/sh\necho no libmpi >&2; exit 127\n", "does not start: no libmpi"),
                            ("#!/bin/sh\nkill -ILL $$\n", "does not start: "), ("#!/bin/echo\n", NO_SETTINGS), ("#!/bin/sh\necho {\n", NO_SETTINGS)]:
-            with open(path, "w") as file:
-                file.write(text)
-            os.chmod(path, 0o755)
+            write_program(path, text)
             with self.assertRaises(Failure) as caught:
                 read_settings(path, [])
             self.assertEqual((caught.exception.code, str(caught.exception)), (CONFIG, f"{path} {said}"))
 
     def test_a_script_around_the_program_may_speak_first(self):
-        path, settings = self.path("wrapped"), ["--data.path=x", "--train.global_batch=24"]
-        with open(path, "w") as file:
-            file.write(f'#!/bin/sh\necho module gcc loaded; exec "{tandem_program.TANDEM}" "$@"\n')
-        os.chmod(path, 0o755)
+        path = write_program(self.path("wrapped"), f'#!/bin/sh\necho module gcc loaded; exec "{tandem_program.TANDEM}" "$@"\n')
+        settings = ["--data.path=x", "--train.global_batch=24"]
         self.assertEqual(read_settings(path, settings), read_settings(tandem_program.TANDEM, settings))
 
     def print_command(self, *settings):
@@ -131,11 +127,8 @@ class OneMachine(Launched):
 
     def script(self, name, text):
         """A program in place of tandem; the real one still reads the settings."""
-        path = self.path(name)
-        with open(path, "w") as file:
-            file.write(f'#!/bin/bash\ncase "$*" in *--help* | *--check*) exec "{tandem_program.TANDEM}" "$@" ;; esac\n{text}\n')
-        os.chmod(path, 0o755)
-        return path
+        reads = f'case "$*" in *--help* | *--check*) exec "{tandem_program.TANDEM}" "$@" ;; esac'
+        return write_program(self.path(name), f"#!/bin/bash\n{reads}\n{text}\n")
 
     def lines(self, name):
         if not os.path.exists(self.path(name)):
@@ -205,9 +198,7 @@ class OneMachine(Launched):
     def test_a_stop_while_hosts_are_silent(self):
         """It ends at once, and so does ssh."""
         env = self.launcher("")
-        with open(self.path("stub/ssh"), "w") as file:
-            file.write(f"#!/bin/bash\necho $$ >> {self.path('ssh-pids')}\nexec sleep 1000\n")
-        os.chmod(self.path("stub/ssh"), 0o755)
+        write_program(self.path("stub/ssh"), f"#!/bin/bash\necho $$ >> {self.path('ssh-pids')}\nexec sleep 1000\n")
         for number, code, said in [(signal.SIGTERM, STOPPED, ["run: SIGTERM: ended with 85 before the ranks were started"]),
                                    (signal.SIGKILL, -signal.SIGKILL, [])]:
             process = self.start("silent", options=["--hosts", "no-such-host:1,other:1", "--wait", "60"], env=env)
@@ -281,13 +272,11 @@ class OneMachine(Launched):
 
     def launcher(self, text):
         """The environment with another mpirun, whose words from rank.sh on are in "$@"; tries.N is there after its Nth try."""
-        os.makedirs(self.path("stub"), exist_ok=True)
         real = shutil.which("mpirun")
-        with open(self.path("stub/mpirun"), "w") as file:
-            file.write(f'#!/bin/bash\n[ "$1" != --version ] || exec {real} "$@"\nwords=("$@")\ntry=1\n'
-                       f'while [ -e {self.path("tries")}.$try ]; do try=$((try + 1)); done\n: >{self.path("tries")}.$try\n'
-                       f'until [ "${{1##*/}}" = rank.sh ]; do shift; done\n{text.format(mpirun=real)}\n')
-        os.chmod(self.path("stub/mpirun"), 0o755)
+        write_program(self.path("stub/mpirun"),
+                      f'#!/bin/bash\n[ "$1" != --version ] || exec {real} "$@"\nwords=("$@")\ntry=1\n'
+                      f'while [ -e {self.path("tries")}.$try ]; do try=$((try + 1)); done\n: >{self.path("tries")}.$try\n'
+                      f'until [ "${{1##*/}}" = rank.sh ]; do shift; done\n{text.format(mpirun=real)}\n')
         for path in glob.glob(self.path("tries.*")):
             os.remove(path)
         return {**os.environ, "PATH": self.path("stub") + ":" + os.environ["PATH"]}
@@ -334,14 +323,11 @@ class OneMachine(Launched):
 
     def test_srun_that_starts_nothing_has_not_finished(self):
         """Slurm's srun was seen to end with 0 after "task 0 launch failed"."""
-        os.makedirs(self.path("slurm"), exist_ok=True)
         here = os.uname().nodename
         for name, text in [("scontrol", f"echo {here}"),
                            ("srun", 'case $* in --mpi=list) echo pmix ;; *" $TRAINS "*) until [ "${1##*/}" = rank.sh ]; do shift; done; '
                                     'SLURM_PROCID=0 exec "$@" ;; esac')]:
-            with open(self.path(f"slurm/{name}"), "w") as file:
-                file.write(f"#!/bin/bash\n{text}\n")
-            os.chmod(self.path(f"slurm/{name}"), 0o755)
+            write_program(self.path(f"slurm/{name}"), f"#!/bin/bash\n{text}\n")
         slurm = {"PATH": self.path("slurm") + ":" + os.environ["PATH"], "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": here,
                  "SLURMD_NODENAME": here, "SLURM_NTASKS_PER_NODE": "1"}
         for trains, code in [("nothing", 75), ("train", 0)]:

@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "program"), os.path.join(HERE, "studies")]
 from scaling_studies import SCALING, STAND_IN, Studies, check_report
 import tandem_program
-from tandem_program import MPI_ENV, SHAPES, Workspace
+from tandem_program import MPI_ENV, SHAPES, Workspace, write_program
 
 
 class Truth(Studies):
@@ -203,9 +203,7 @@ class GoingOn(Studies):
                 out.write(f"[model]\nwidth = {width}\n")
             said = self.measure("--name", "third", "--launches", 1, "--config", "model.cfg", code=0 if width == 1 else 2)
         self.assertIn("runs/scaling/third holds a study of another command: config_digests was", said)
-        with open(self.path("program"), "w") as out:
-            out.write(f'#!/bin/sh\nexec {shlex.quote(STAND_IN)} "$@"\n')
-        os.chmod(self.path("program"), 0o755)
+        write_program(self.path("program"), f'#!/bin/sh\nexec {shlex.quote(STAND_IN)} "$@"\n')
         self.measure("--name", "other", "--launches", 1, "--tandem", self.path("program"))
         with open(self.path("program"), "a") as out:
             out.write("# another build\n")

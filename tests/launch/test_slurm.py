@@ -16,7 +16,7 @@ import pretend_hosts
 import slurm_cluster
 from supervised import wait_until
 import tandem_program
-from tandem_program import STOPPED, Workspace, losses
+from tandem_program import STOPPED, Workspace, losses, write_program
 
 LAUNCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch")
 # The same sums on any number of ranks, and a learning rate that does not depend on the number of steps.
@@ -44,10 +44,7 @@ class Slurm(Workspace):
         cls.cluster = slurm_cluster.Cluster(4, [cls.folder, os.path.dirname(tandem_program.TANDEM)], cls.pmix)
         cls.addClassCleanup(cls.cluster.close)
         cls.make_clone("a clone")
-        with open(cls.path("ends.sh"), "w") as file:
-            file.write(ENDS.format(tandem_program.TANDEM))
-        os.chmod(cls.path("ends.sh"), 0o755)
-        cls.make_clone("its ends", cls.path("ends.sh"))
+        cls.make_clone("its ends", write_program(cls.path("ends.sh"), ENDS.format(tandem_program.TANDEM)))
 
     @classmethod
     def tearDownClass(cls):

@@ -14,7 +14,7 @@ import pretend_hosts
 from recorded import NCCL_LOG
 from supervised import ROOT, Launched, records_in_memory, wait_until
 import tandem_program
-from tandem_program import STOPPED, losses, tensors_in
+from tandem_program import STOPPED, losses, tensors_in, write_program
 
 RUN = os.path.join(ROOT, "launch", "run.sh")
 LOST, CONFIG, DATA = 75, 2, 3
@@ -290,10 +290,8 @@ sleep {seconds}
                 file.write(text)
         if os.path.exists(self.path("environment")):
             os.remove(self.path("environment"))
-        program = self.path("program")
-        with open(program, "w") as file:
-            file.write(self.PROGRAM.format(tandem=tandem_program.TANDEM, folder=self.folder, seconds=seconds))
-        os.chmod(program, 0o755)
+        program = write_program(self.path("program"),
+                                self.PROGRAM.format(tandem=tandem_program.TANDEM, folder=self.folder, seconds=seconds))
         return self.start(name, hostfile="host0 slots=1\nhost1 slots=1\n", tandem=program, **how)
 
     def seen(self):

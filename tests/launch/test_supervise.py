@@ -19,7 +19,7 @@ import unittest
 from supervised import (AT_ONCE, CAUSES, HANGS, RESTARTED, SUPERVISE, Supervised, attempts, in_memory, is_alive, process_of,
                         record_in, start, trained, wait_until)
 import tandem_program
-from tandem_program import MPI_ENV, STOPPED
+from tandem_program import MPI_ENV, STOPPED, write_program
 
 
 class Scripts(unittest.TestCase):
@@ -193,10 +193,8 @@ class Signals(Scripts):
         self.assertEqual(self.attempts("code"), [139])
 
     def test_a_stop_waits_for_no_verdict(self):
-        with open(self.path("tandem"), "w") as file:
-            file.write("#!/bin/bash\n" + HANGS.format(inspects="child", run="run"))
-        os.chmod(self.path("tandem"), 0o755)
-        job = start(self.run_folder, [self.path("tandem")], *AT_ONCE, cwd=self.folder)
+        hangs = write_program(self.path("tandem"), "#!/bin/bash\n" + HANGS.format(inspects="child", run="run"))
+        job = start(self.run_folder, [hangs], *AT_ONCE, cwd=self.folder)
         self.addCleanup(self.end, job)
         wait_until(lambda: os.path.exists(self.path("child")) and self.read("child"))
         job.terminate()

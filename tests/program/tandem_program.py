@@ -96,6 +96,14 @@ def write_idx(path, dimensions, values):
         out.write(bytes(values))
 
 
+def write_program(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+    os.chmod(path, 0o755)
+    return path
+
+
 class Workspace(unittest.TestCase):
     """A folder with a small text dataset and a small image dataset, made once for a class of tests."""
 

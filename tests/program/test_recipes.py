@@ -16,7 +16,7 @@ import subprocess
 import tarfile
 
 import tandem_program
-from tandem_program import MPI_ENV, Workspace, letters_of_bytes, words
+from tandem_program import MPI_ENV, Workspace, letters_of_bytes, words, write_program
 from test_hugging_face import LLAMA, QWEN3, shapes_of, write_safetensors
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -98,8 +98,7 @@ class Recipes(Workspace):
         super().setUpClass()
         program = shlex.quote(tandem_program.TANDEM)
         for name, text in SCRIPTS.items():
-            write(cls.path(name), text.replace("TANDEM", program).replace("MPIRUN", shutil.which("mpirun")))
-            os.chmod(cls.path(name), 0o755)
+            write_program(cls.path(name), text.replace("TANDEM", program).replace("MPIRUN", shutil.which("mpirun")))
         for config, settings in SMALL.items():
             write(cls.path("small/" + config), f"{QUICK} {settings}")
         os.symlink(os.path.join(ROOT, "configs"), cls.path("configs"))
