@@ -6,7 +6,8 @@ for record in /dev/shm/tandem-flight-*; do
   [[ -O $record && $record =~ -([0-9]+)-([0-9]{1,9})$ ]] || continue
   start=${BASH_REMATCH[1]}
   printf -v file '%s/rank-%04d' "$1" "$((10#${BASH_REMATCH[2]}))"
-  process=$(od -An -td8 -j24 -N8 "$record" | tr -d ' ')
+  process=$(od -An -td8 -j24 -N8 "$record" 2>/dev/null | tr -d ' ')
+  [ -n "$process" ] || continue  # its run has removed it
   [ "$start" = "$(od -An -td8 -j8 -N8 "$file" 2>/dev/null | tr -d ' ')" ] || continue  # of another run
   if grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$process/status"; then continue; fi  # it is alive
   dd if="$record" of="$file" bs=1M conv=notrunc status=none && rm "$record"  # in place, which also a full disk allows

@@ -37,7 +37,8 @@ kill_rest() {
 remove_leftovers() {
   local files used folder
   "$here/keep_flight.sh" "$run/flight" || true
-  files=$(find /dev/shm -maxdepth 1 -type f -uid "$EUID" \( -name 'vader_segment.*' -o -name 'sm_segment.*' -o -name 'nccl-*' \) || true)
+  files=$(find /dev/shm -maxdepth 1 -ignore_readdir_race -type f -uid "$EUID" \
+    \( -name 'vader_segment.*' -o -name 'sm_segment.*' -o -name 'nccl-*' \) || true)
   if [ -n "$files" ]; then
     used=$({ find /proc/[0-9]*/fd -lname '/dev/shm/*' -printf '%l\n'; grep -ho '/dev/shm/.*' /proc/[0-9]*/maps; } 2>/dev/null || true)
     grep -vxF "$used" <<<"$files" | xargs -rd '\n' rm -f || true

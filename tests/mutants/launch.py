@@ -80,6 +80,8 @@ MUTANTS = [
     Mutant("the guard waits for the cause", SUPERVISE, "exec {guard_input}>&-; TANDEM", "TANDEM",
            noticed_by("Signals.test_a_stop_waits_for_no_verdict")),
     Mutant("a living rank loses its flight record", "launch/keep_flight.sh", "[^ZX[:space:]]", "[ZX]", noticed_by("Leftovers.test_flight_records")),
+    Mutant("a record that its run removes is an error", "launch/keep_flight.sh", '"$record" 2>/dev/null', '"$record"',
+           noticed_by("Leftovers.test_flight_records")),
     Mutant("another run's flight record takes the place of this one's", "launch/keep_flight.sh", "|| continue  # of another", "|| :  # of another",
            noticed_by("Leftovers.test_flight_records")),
     Mutant("a rank that timed out leaves its flight record in memory", JOB, "code not in MEANING or code == TEMPORARY", "code not in MEANING",
