@@ -1,6 +1,8 @@
 #include "src/core/error.h"
 
-#include <algorithm>
+#include <ranges>
+
+#include "src/core/visible_text.h"
 
 namespace tandem {
 
@@ -17,7 +19,10 @@ void fail_if_any(const std::vector<std::string>& problems) {
     return;
   }
   constexpr size_t kShown = 20;
-  std::string all = joined(std::span(problems).first(std::min(problems.size(), kShown)), "\n");
+  std::string all;
+  for (const std::string& problem : problems | std::views::take(kShown)) {
+    all += str(all.empty() ? "" : "\n", visible(problem));
+  }
   if (problems.size() > kShown) {
     all += str("\nand ", problems.size() - kShown, " more");
   }

@@ -69,7 +69,8 @@ template <class... Args>
 void add_problem(std::vector<std::string>& problems, const Args&... what) {
   problems.push_back(str(what...));
 }
-// Throws Error(kConfig) with the first 20 problems, one a line, if there are any.
+// Throws Error(kConfig) with the first 20 problems, if there are any, each as visible() shows it in
+// a line of its own.
 void fail_if_any(const std::vector<std::string>& problems);
 
 // What a contract says, and where it is checked.
