@@ -146,7 +146,16 @@ void write_model(const Request& request, Control& control, const StoredModel& st
   if (!model->transformer()) {
     return write_resnet(checkpoint, *names, options, folder);
   }
-  options.around_text = write_tokenizer(request, checkpoint, model->context(), folder);
+  TransformerConfig sizes = *model->transformer();
+  sizes.vocab = vocabulary_of(checkpoint, stored.base);
+  sizes.lora = lora_options(model);
+  Transformer whole(sizes);
+  const auto weights = open_weights(control, stored, whole);
+  const std::string home = weights->home_of(std::string(kEmbedding));
+  if (request.merge) {  // the base reads as far as before, also if its adapters saw shorter texts
+    sizes.context = std::max(sizes.context, config_of(home).model->context());
+  }
+  options.around_text = write_tokenizer(request, checkpoint, sizes.context, folder);
   if (is_hugging_face(checkpoint)) {
     const std::vector<int32_t> ends = hugging_face_end_tokens(checkpoint);
     if (!ends.empty()) {
@@ -154,19 +163,14 @@ void write_model(const Request& request, Control& control, const StoredModel& st
       options.around_text.before = options.around_text.before.value_or(ends[0]);
     }
   }
-  TransformerConfig sizes = *model->transformer();
-  sizes.vocab = vocabulary_of(checkpoint, stored.base);
+  sizes.lora = {};
   Transformer plain(sizes);
-  sizes.lora = lora_options(model);
-  Transformer whole(sizes);
-  const auto weights = open_weights(control, stored, whole);
-  if (sizes.lora.rank == 0) {
+  if (model.lora.rank == 0) {
     write_hugging_face(*weights, plain, *names, options, folder);
   } else if (request.merge) {
     write_hugging_face(MergedAdapters(*weights, whole), plain, *names, options, folder);
   } else {
-    write_adapters(*weights, whole, *names, options, weights->home_of(std::string(kEmbedding)),
-                   folder);
+    write_adapters(*weights, whole, *names, options, home, folder);
   }
 }
 

@@ -30,6 +30,8 @@ MUTANTS = [
            [RUNS + "test_a_run_goes_on_from_adapters"]),
     Mutant("lora: rows of a stack are merged with the first rows of B", "src/weights/merged_adapters.cpp", "adapter.first * rank", "0",
            [RUNS + "test_queries_keys_and_values_of_a_gpt_are_one_layer"]),
+    Mutant("lora: a merged model reads no further than its adapters did", "src/commands/export.cpp",
+           "sizes.context = std::max(sizes.context, config_of(home).model->context());", "", [RUNS + "test_exports"]),
     Mutant("lora: what peft's settings turn on is taken as off", FILES, "value == Json(false)", "value.is_boolean()",
            [RUNS + "test_folders_that_are_refused"]),
     Mutant("lora: initializations of peft that change the base are taken", FILES, '"gaussian", "eva"', '"gaussian", "pissa", "eva"',

@@ -51,7 +51,7 @@ class Lora(Workspace):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.train("base", "--train.steps", "3", lora=[])
+        cls.train("base", "--train.steps", "3", model=[*SIZES[:-1], "16"], lora=[])
 
     @classmethod
     def train(cls, name, *settings, lora=("--lora.rank", str(RANK)), source="base", model=SIZES, ranks=None, code=OK):
@@ -135,6 +135,9 @@ class Lora(Workspace):
         self.train("tuned", "--train.steps", "3", "--optim.lr", "0.01")
         for folder, options in [("adapters", []), ("merged", ["--merge"])]:
             self.check(run("export", self.run_folder("tuned"), "--output", self.path(folder), *options))
+        for path, key in [("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")]:
+            with open(self.path("merged/" + path)) as file:
+                self.assertEqual(json.load(file)[key], 16)  # as in the base, though the adapters saw 8
         # Rounded sums of f32 on the way to a loss; the losses are printed with six decimals.
         self.assertAlmostEqual(self.evaluated(self.path("merged")), self.evaluated(self.run_folder("tuned")), delta=2e-6)
         with open(self.path("adapters/adapter_config.json")) as file:
