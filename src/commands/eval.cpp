@@ -226,7 +226,14 @@ ExitCode eval_command(const Words& words, World& world) {
       resolve_model(control, request.checkpoint, request.base, request.adapter);
   const std::string& checkpoint = stored.checkpoint;
   int64_t context = 0;
-  agree(control, [&] { context = context_of(config_of(stored).model, request); });
+  agree(control, [&] {
+    const ModelConfig model = config_of(stored).model;
+    context = context_of(model, request);
+    if (request.windows && !model->reads_text()) {
+      fail(ExitCode::kConfig, "--windows: model.kind = ", model.kind.name(),
+           " reads no text; leave it out");
+    }
+  });
   if (!request.choices.empty()) {
     eval_choices(request, stored, context, machine, control);
     return ExitCode::kOk;

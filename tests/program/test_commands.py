@@ -147,6 +147,8 @@ class Training(Workspace):
         self.train("mlp", "--model.kind", "mlp", "--train.steps", "30", "--optim.lr", "0.003", data=self.images)
         curve = losses(self.run_folder("mlp"))
         self.assertLess(curve[30], 0.7 * curve[1])
+        self.assert_one_line(self.check(run("eval", self.run_folder("mlp"), "--windows", "stream"), CONFIG),
+                             "--windows: model.kind = mlp reads no text; leave it out")
 
     def test_config_file_from_another_system(self):
         with open(self.path("windows.cfg"), "wb") as out:
