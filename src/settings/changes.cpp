@@ -1,5 +1,6 @@
 #include "src/settings/changes.h"
 
+#include <filesystem>
 #include <map>
 
 namespace tandem {
@@ -78,6 +79,11 @@ std::string changed_settings(const Config& then, const Config& now, int64_t voca
       changes += str("\n  was ", before.key, " = ", before.value, ", now ", after.value);
     }
   });
+  const std::string& source = now.checkpoint.init_from;
+  if (!changes.empty() && !source.empty() && !std::filesystem::exists(source)) {
+    changes += str("\n  nothing is at checkpoint.init_from = ", source,
+                   ", which may have said them; if it was moved, checkpoint.base says where to");
+  }
   return changes;
 }
 

@@ -14,7 +14,8 @@ std::vector<std::string> fixed_keys();
 // One indented line `was key = value, now value` for each of these settings that differs; empty
 // when all are equal. A setting that only one of the two reads is no difference, nor is one of
 // `except`, nor a 0 in place of the size that it stands for. vocab: the tokenizer's, for which a
-// model.vocab of 0 stands; 0 for images.
+// model.vocab of 0 stands; 0 for images. A last line says if checkpoint.init_from is gone, because
+// the folder of a Hugging Face model says settings.
 std::string changed_settings(const Config& then, const Config& now, int64_t vocab,
                              const std::vector<std::string>& except = {});
 

@@ -111,7 +111,9 @@ class HuggingFace(Workspace):
         tuned = ["--lora.rank", "2"]
         self.start("movable", "tuned", *tuned)
         os.rename(self.path("movable"), self.path("moved"))
-        self.start("movable", "tuned", *tuned, "--train.steps", "9", code=tandem_program.CONFIG)
+        said = self.start("movable", "tuned", *tuned, "--train.steps", "9", code=CONFIG).stderr
+        self.assertRegex(said, r"\n  nothing is at checkpoint.init_from = \S+/movable, which may have said them; "
+                               r"if it was moved, checkpoint.base says where to\n\Z")
         self.start("movable", "tuned", *tuned, "--train.steps", "9", "--checkpoint.base", self.path("moved"))
 
     def test_settings_come_from_config_json(self):
