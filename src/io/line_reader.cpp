@@ -1,6 +1,7 @@
 #include "src/io/line_reader.h"
 
 #include <cstring>
+#include <string_view>
 
 #include "src/core/error.h"
 
@@ -8,14 +9,17 @@ namespace tandem {
 
 bool LineReader::next(std::string* line) {
   constexpr int64_t kBlock = int64_t{1} << 20;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   line->clear();
   ended_in_newline_ = false;
   for (;;) {
     if (at_ == buffer_.size()) {
+      const bool is_first = stream_.position() == 0;
       buffer_.resize(kBlock);
       buffer_.resize(static_cast<size_t>(stream_.read(buffer_.data(), kBlock)));
-      at_ = 0;
-      if (buffer_.empty()) {
+      const std::string_view text(buffer_.data(), buffer_.size());
+      at_ = is_first && text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+      if (at_ == buffer_.size()) {
         number_ += line->empty() ? 0 : 1;
         return !line->empty();
       }

@@ -1,4 +1,5 @@
-// Reads a text file (gzip-compressed or not) line by line.
+// Reads a text file (gzip-compressed or not) line by line. A byte order mark before the first line
+// is left out.
 #pragma once
 
 #include <cstdint>

@@ -8,24 +8,13 @@
 #include "src/prepare/csv_reader.h"
 
 namespace tandem {
-namespace {
-
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-void drop_mark(std::string* text) {
-  if (text->starts_with(kByteOrderMark)) {
-    text->erase(0, kByteOrderMark.size());
-  }
-}
-
-}  // namespace
 
 TextFormat text_format_of(const std::string& file) {
-  std::filesystem::path name(file);
+  std::filesystem::path name(lower_case(file));
   if (name.extension() == ".gz") {
     name = name.stem();
   }
-  const std::string extension = lower_case(name.extension().string());
+  const std::string extension = name.extension();
   if (extension == ".jsonl" || extension == ".ndjson") {
     return TextFormat::kJsonLines;
   }
@@ -36,9 +25,6 @@ void for_each_json_line(const std::string& file, RecordLimit limit,
                         const std::function<void(std::string*, const std::string&)>& use) {
   LineReader lines(file, limit);
   for (std::string line; lines.next(&line);) {
-    if (lines.number() == 1) {
-      drop_mark(&line);
-    }
     if (line.find_first_not_of(" \t\r") != std::string::npos) {
       use(&line, str(file, ":", lines.number()));
     }
@@ -57,7 +43,6 @@ void for_each_csv_row(
     fail_data(file, ":", rows.line(), ": ", rows.problem(), " in the header");
   }
   const size_t width = fields.size();
-  drop_mark(&fields[0]);
   use(std::move(fields), file);
   while (rows.next(&fields)) {
     const std::string place = str(file, ":", rows.line());
