@@ -2,11 +2,14 @@
 // the disk, and is durable once its folder is synced. So these tests record the order of system
 // calls. tests/train/test_crash_states.cpp builds what the disk may hold after each.
 #include <filesystem>
+#include <numeric>
 
 #include "src/core/error.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
 #include "src/io/hdf5/hdf5.h"
+#include "src/io/safetensors/safetensors.h"
+#include "src/report/writers/metrics_log.h"
 #include "tests/support/file_calls.h"
 #include "tests/support/harness.h"
 #include "tests/support/temporary_folder.h"
@@ -26,6 +29,8 @@ class Durability : public ::testing::Test {
   void TearDown() override {
     record_file_calls("");
     refuse_folder_renames(false);
+    refuse_links(false);
+    limit_calls(SIZE_MAX);
   }
 
   // What was written, synced and renamed since the last call, with paths relative to the root.
@@ -100,6 +105,41 @@ TEST_F(Durability, TheBestIsOnTheDiskBeforeItGetsItsName) {
                             "sync c"}));
 }
 
+TEST_F(Durability, WithoutLinksTheBestIsACopyOnTheDisk) {
+  const std::string path = save(1);
+  taken();
+  refuse_links(true);
+  keep_as_best(root_ + "/c", path);
+  const Calls calls = taken();
+  for (const std::string name : {"manifest.json", "rank-0000.h5"}) {
+    EXPECT_EQ(std::ranges::count(calls, "sync c/best.partial/" + name), 1);
+    EXPECT_TRUE(read_file(root_ + "/c/best/" + name) == read_file(path + "/" + name));
+  }
+}
+
+TEST_F(Durability, ShardsAreOnTheDiskBeforeTheyGetTheirNames) {
+  SafetensorsWriter writer(root_ + "/c", {{"a", "F32", {30}}, {"b", "F32", {30}}}, 120);
+  writer.write(std::vector<float>(60, 1.0f));
+  writer.commit();
+  const std::string one = "c/model-00001-of-00002.safetensors",
+                    two = "c/model-00002-of-00002.safetensors",
+                    index = "c/model.safetensors.index.json", end = ".partial";
+  EXPECT_EQ(taken(), (Calls{"write " + one + end, "sync " + one + end,  //
+                            "write " + two + end, "sync " + two + end,  //
+                            "rename " + one + end + " " + one, "rename " + two + end + " " + two,
+                            "write " + index + end, "sync " + index + end,
+                            "rename " + index + end + " " + index, "sync c", "sync c"}));
+}
+
+TEST_F(Durability, DiscardedLinesAreOnTheDiskBeforeTheLogLosesThem) {
+  FileWriter(root_ + "/m.jsonl", FileWriter::Start::kEmpty).write("{\"step\":1}\n{\"step\":2}\n");
+  taken();
+  truncate_after(root_ + "/m.jsonl", 1);
+  EXPECT_EQ(taken(), (Calls{"write m.discarded.jsonl", "sync m.discarded.jsonl", "sync " + root_,
+                            "write m.jsonl.partial", "sync m.jsonl.partial",
+                            "rename m.jsonl.partial m.jsonl", "sync " + root_}));
+}
+
 TEST_F(Durability, ADatasetIsOnTheDiskBeforeItGetsItsName) {
   H5Writer file(root_ + "/d.h5");
   file.write_all<float>("/values", std::vector<float>(1000, 1.0f));
@@ -134,6 +174,17 @@ TEST_F(Durability, AFileIsReplacedInOneStep) {
   replace_file(root_ + "/f", "text");
   EXPECT_EQ(taken(),
             (Calls{"write f.partial", "sync f.partial", "rename f.partial f", "sync " + root_}));
+}
+
+// Linux itself moves at most 0x7ffff000 bytes in a call.
+TEST_F(Durability, ShortWritesAndReadsGoOn) {
+  std::string text(5000, '\0'), again(5000, '\0');
+  std::iota(text.begin(), text.end(), '\0');  // of period 256, which 999 is no multiple of
+  limit_calls(999);
+  FileWriter(root_ + "/f", FileWriter::Start::kEmpty).write(text);
+  FileReader(root_ + "/f").read(0, 5000, again.data());
+  EXPECT_TRUE(read_file(root_ + "/f") == text);
+  EXPECT_TRUE(again == text);
 }
 
 TEST_F(Durability, ANewDirectoryIsOnTheDisk) {

@@ -23,6 +23,10 @@ WEIGHTS = 64 * 8 + 8 * 4  # 8 x 8 pixels, 4 classes; without biases
 
 
 class Life(Workspace):
+    # A learning rate at which the validation loss goes up and down.
+    RESTLESS = ["--optim.lr", "0.1", "--optim.schedule", "constant", "--optim.warmup_steps", "0", "--train.eval_every", "2",
+                "--checkpoint.keep", "50"]
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -167,10 +171,6 @@ class Starts(Life):
 
 
 class Checkpoints(Life):
-    # A learning rate at which the validation loss goes up and down.
-    RESTLESS = ["--optim.lr", "0.1", "--optim.schedule", "constant", "--optim.warmup_steps", "0", "--train.eval_every", "2",
-                "--checkpoint.keep", "50"]
-
     def test_best_has_the_least_validation_loss(self):
         found = []
         for steps in [10, 12, 16]:  # three starts of one run

@@ -14,6 +14,7 @@ import resource
 import shutil
 import signal
 import stat
+import subprocess
 import time
 import unittest
 
@@ -23,6 +24,19 @@ from test_life_of_a_run import Life
 
 LIBC = ctypes.CDLL(None)
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+# Nothing can be given a name with the text of $REFUSED.
+REFUSED_RENAME = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+int rename(const char* from, const char* to) {
+  if (!strstr(to, getenv("REFUSED"))) return ((int (*)(const char*, const char*))dlsym(RTLD_NEXT, "rename"))(from, to);
+  errno = ENOSPC;
+  return -1;
+}
+"""
 
 
 def write(path, text=""):
@@ -346,6 +360,18 @@ class Counting(Life):
         result = self.go_on("some", self.size("free", 2) - 20)
         self.assertEqual(re.findall(r"not saved: \S+step-0000000(\d)", result.stderr), ["2", "4", "6"], result.stderr)
         self.assertEqual(self.entries("some"), ({"step-00000001", "step-00000005"}, set()))
+
+    def test_the_best_stays_when_a_better_one_cannot_be_saved(self):
+        shim = self.path("refuse.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", shim], input=REFUSED_RENAME, text=True, check=True)
+        self.small("all", *self.RESTLESS, "--train.steps", 24)
+        loss = {line["step"]: line["val_loss"] for line in self.lines("all", "val_loss")}
+        self.assertEqual(min(loss, key=loss.get), 22)
+        self.assertEqual(min(range(2, 22, 2), key=loss.get), 14)
+        result = self.small("lost", *self.RESTLESS, "--checkpoint.async", "false", "--train.steps", 24,
+                            environment={"LD_PRELOAD": shim, "REFUSED": "step-00000022"})
+        self.assert_one_line(result, "not saved: .*step-00000022.*; training goes on")
+        self.assertEqual(self.manifest("lost", "best")["step"], 14)  # and not the last one, 24
 
 
 if __name__ == "__main__":

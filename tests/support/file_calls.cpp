@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
@@ -25,7 +26,8 @@ struct Recorder {
   std::mutex mutex;
   std::string root;
   std::vector<FileCall> calls;
-  bool refuses_folder_renames = false;
+  bool refuses_folder_renames = false, refuses_links = false;
+  size_t most = SIZE_MAX;  // bytes that a call reads or writes
 };
 
 Recorder& recorder() {
@@ -157,7 +159,16 @@ ssize_t write(int file, const void* bytes, size_t count) {
   return put;
 }
 
+ssize_t pread(int file, void* bytes, size_t count, off_t at) {
+  return call_next("pread", &pread, file, bytes, std::min(count, recorder().most), at);
+}
+
+ssize_t pread64(int file, void* bytes, size_t count, off64_t at) {
+  return call_next("pread64", &pread64, file, bytes, std::min(count, recorder().most), at);
+}
+
 ssize_t pwrite(int file, const void* bytes, size_t count, off_t at) {
+  count = std::min(count, recorder().most);
   const ssize_t put = call_next("pwrite", &pwrite, file, bytes, count, at);
   if (put > 0) {
     note_file(Kind::kWrite, file, at, bytes, put);
@@ -166,6 +177,7 @@ ssize_t pwrite(int file, const void* bytes, size_t count, off_t at) {
 }
 
 ssize_t pwrite64(int file, const void* bytes, size_t count, off64_t at) {
+  count = std::min(count, recorder().most);
   const ssize_t put = call_next("pwrite64", &pwrite64, file, bytes, count, at);
   if (put > 0) {
     note_file(Kind::kWrite, file, at, bytes, put);
@@ -251,6 +263,10 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to,
 }
 
 int link(const char* from, const char* to) noexcept {
+  if (recorder().refuses_links && is_recorded(from)) {
+    errno = EPERM;
+    return -1;
+  }
   FileCall call = about_names(Kind::kLink, from, to);
   return noted(call_next("link", &link, from, to), std::move(call));
 }
@@ -291,6 +307,10 @@ void record_file_calls(const std::string& root) {
 }
 
 void refuse_folder_renames(bool refuse) { recorder().refuses_folder_renames = refuse; }
+
+void refuse_links(bool refuse) { recorder().refuses_links = refuse; }
+
+void limit_calls(size_t bytes) { recorder().most = bytes; }
 
 std::vector<FileCall> take_file_calls() {
   const std::lock_guard lock(recorder().mutex);

@@ -45,6 +45,10 @@ struct FileCall {
 void record_file_calls(const std::string& root);
 // From now on no directory can be renamed, as on file systems that keep whole paths.
 void refuse_folder_renames(bool refuse);
+// From now on no file can have a second name, as on file systems without hard links.
+void refuse_links(bool refuse);
+// From now on a call reads or writes at most so many bytes.
+void limit_calls(size_t bytes);
 // What was recorded since the last call, in order.
 std::vector<FileCall> take_file_calls();
 
