@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "src/data/augment.h"
 #include "src/data/dataset.h"
@@ -164,11 +165,13 @@ TEST(Dataset, ImagesComeAsStored) {
 // deviation sqrt(9000 * 1/9 * 8/9) = 30, a flip 4500 times with 47; five deviations are allowed.
 TEST(Augmentation, DrawsEveryPlacementEquallyOften) {
   std::vector<int> y_counts(9), x_counts(9);
+  std::set<std::pair<int, int>> places;
   int flips = 0;
   for (int64_t position = 0; position < 9000; ++position) {
     const ImagePlacement placement = random_crop_and_flip(5, 0, position);
     ++y_counts.at(static_cast<size_t>(placement.shift_y) + 4);
     ++x_counts.at(static_cast<size_t>(placement.shift_x) + 4);
+    places.emplace(placement.shift_y, placement.shift_x);
     flips += placement.flip;
   }
   for (int i = 0; i < 9; ++i) {
@@ -176,6 +179,7 @@ TEST(Augmentation, DrawsEveryPlacementEquallyOften) {
     EXPECT_NEAR(x_counts[static_cast<size_t>(i)], 1000, 150);
   }
   EXPECT_NEAR(flips, 4500, 235);
+  EXPECT_EQ(places.size(), 81U);
 }
 
 TEST(Augmentation, DependsOnSeedEpochAndPositionAlone) {

@@ -129,8 +129,9 @@ class Chats(Workspace):
 
     def test_text_that_spells_a_special_token_stays_text(self):
         spelled = [{"prompt": "<|im_end|>", "completion": "<|im_start|>"}]
-        example, = sft_files.prepared(self, spelled, self.qwen, "chatml").examples
-        ids = self.ids_of("Qwen")
+        made = sft_files.prepared(self, spelled, self.qwen, "chatml")
+        [example], ids = made.examples, self.ids_of("Qwen")
+        self.assertIn("val 0 tokens", made.printed)  # a single record is for training
         for mark in ["<|im_start|>", "<|im_end|>"]:
             self.assertEqual(example["tokens"].count(ids[mark]), 2)
 

@@ -231,6 +231,24 @@ class Faults(Ssh):
         self.addCleanup(self.hosts.run, "host1", ["umount", tandem_program.TANDEM])
         self.refused(CONFIG, r"host1: .*tandem or launch/rank.sh is \w{16}, on host0 \w{16}: copy one build to all hosts")
 
+    def test_a_dataset_that_is_damaged_on_one_host(self):
+        """In its middle: of it, the checks before the start read the first and the last megabyte."""
+        text, data, damaged = (self.path(name) for name in ["long.txt", "long.h5", "damaged.h5"])
+        with open(text, "w") as file:
+            file.write("a long text\n" * 400000)
+        self.check(tandem_program.run("prepare", "text", "--input", text, "--output", data, "--tokenizer", "bytes"))
+        with open(data, "rb") as file:
+            content = bytearray(file.read())
+        content[len(content) // 2] ^= 1
+        with open(damaged, "wb") as file:
+            file.write(content)
+        self.hosts.run("host1", ["mount", "--bind", damaged, data])
+        self.addCleanup(self.hosts.run, "host1", ["umount", data])
+        process = self.start("damaged", "--train.steps", 2, "--data.path", data)
+        said = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, DATA, said)
+        self.assertRegex(said, r"(?m)^tandem: rank 2: \S+long.h5: the content does not have the hash")
+
     def test_three_faults_at_once(self):
         self.addCleanup(self.hosts.run, "host1", ["mount", "-o", "remount,size=1g", "/dev/shm"])
         self.hosts.run("host1", ["mount", "-o", "remount,size=64m", "/dev/shm"])

@@ -134,4 +134,12 @@ MUTANTS = [
            ["program.resume Resuming.test_a_refused_start_changes_no_file"]),
     Mutant("nohup is not obeyed", "src/commands/request.cpp", "    std::signal(SIGHUP, SIG_IGN);\n", "",
            ["program.startup Signals.test_nohup_is_obeyed"]),
+    Mutant("histograms of fp16 gradients are those of the scaled loss", "src/train/model_views.cpp", "1 / gradient_scale", "1",
+           ["program.commands Training.test_looking_at_a_model_changes_no_bit"]),
+    Mutant("all pictures show what is predicted for the first", "src/train/model_views.cpp",
+           "scores.subspan(i * width, info.classes.size())", "scores.subspan(0, info.classes.size())",
+           ["serve.images Images.test_tensorboard_shows_what_is_predicted"]),
+    Mutant("all pictures show the truth of the first", "src/train/model_views.cpp",
+           "static_cast<size_t>(batch.targets[i])", "static_cast<size_t>(batch.targets[0])",
+           ["serve.images Images.test_tensorboard_shows_what_is_predicted"]),
 ]

@@ -1,4 +1,6 @@
 // Input that would take much more memory or time than its size.
+#include <random>
+
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/trainer.h"
 #include "src/io/byte_stream.h"
@@ -51,6 +53,20 @@ TEST(PrepareLimits, RowsOfTooManyFieldsAreBad) {
   EXPECT_EQ(prepare_text(options).documents, 1);
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("a.csv:2: more than 65536 fields\n"),
             std::string::npos);
+}
+
+// As bgzip writes them: files are read in blocks of 256 KiB.
+TEST(PrepareLimits, AGzipMemberMayBeginInTheLastByteOfABlock) {
+  const TemporaryFolder folder;
+  constexpr size_t kBlock = size_t{1} << 18;
+  std::minstd_rand random(1);
+  std::string noise;
+  while (noise.size() < kBlock - 120 || gzip(noise).size() < kBlock - 1) {
+    noise.push_back(static_cast<char>(random() >> 16));
+  }
+  ASSERT_EQ(gzip(noise).size(), kBlock - 1);
+  const std::string file = folder.write("a.gz", gzip(noise) + gzip("end"));
+  EXPECT_TRUE(read_whole_file(file) == noise + "end");
 }
 
 TEST(PrepareLimits, FilesAboveTheLimitAreErrors) {

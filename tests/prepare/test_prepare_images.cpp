@@ -153,6 +153,20 @@ TEST(PrepareImages, ValWinsOverTest) {
   EXPECT_EQ(pixels_of(folder, "val"), test_image(3, 8, 10, 6).pixels);
 }
 
+TEST(PrepareImages, SplitsHaveSeveralNames) {
+  const std::string image = png_of(test_image(3, 8, 10, 1));
+  for (const auto& [train, val] :
+       {std::pair{"training", "validation"}, {"Train", "valid"}, {"train", "testing"}}) {
+    const TemporaryFolder folder;
+    const PrepareReport report = prepare(
+        folder,
+        write_set(folder, {{str(train, "/a/b.png"), image}, {str(val, "/a/c.png"), image}}));
+    EXPECT_EQ(report.train_count, 1) << train;
+    EXPECT_EQ(report.val_count, 1) << val;
+    EXPECT_EQ(report.class_count, 1);
+  }
+}
+
 TEST(PrepareImages, OneColourImageMakesAllRgb) {
   const TemporaryFolder folder;
   const Image grey = test_image(1, 4, 4, 1);

@@ -1,11 +1,9 @@
 """For the table of test_settings.py: what it reads from a run that has ended, and the checks that compare two runs."""
 import functools
-import glob
 import json
 import os
 import re
 import shlex
-from pathlib import Path
 
 import tandem_program
 
@@ -144,19 +142,13 @@ def exists(name):
     return lambda run: os.path.exists(run.path(name))
 
 
-def events(run):
-    """The bytes of the TensorBoard files."""
-    paths = sorted(glob.glob(glob.escape(run.folder) + "/events.out.tfevents.*"))
-    return b"".join(Path(path).read_bytes() for path in paths)
-
-
 def has_events(*texts):
-    return lambda run: [text.encode() in events(run) for text in texts]
+    return lambda run: [text.encode() in tandem_program.events(run.folder) for text in texts]
 
 
 def texts_shown(run):
     """How many samples of text are in TensorBoard's files."""
-    return events(run).count(b"samples/text")
+    return tandem_program.events(run.folder).count(b"samples/text")
 
 
 # What must be true of two runs. Each function returns check(test, one, other).

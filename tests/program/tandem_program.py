@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from pathlib import Path
 
 TANDEM = ""
 OK, CONFIG, DATA, NUMERICAL, OUT_OF_MEMORY, STOPPED = 0, 2, 3, 64, 71, 85
@@ -67,6 +68,11 @@ def saves(folder):
 
 def losses(folder):
     return {line["step"]: line["loss"] for line in metrics(folder) if "loss" in line}
+
+
+def events(folder):
+    """The bytes of the TensorBoard files."""
+    return b"".join(path.read_bytes() for path in sorted(Path(folder).glob("events.out.tfevents.*")))
 
 
 def tensors_in(folder):

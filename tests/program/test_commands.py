@@ -9,10 +9,11 @@ import math
 import os
 import re
 import shutil
+import struct
 import subprocess
 
 import tandem_program
-from tandem_program import ACROSS_RANKS, CONFIG, DATA, Workspace, losses, metrics, run
+from tandem_program import ACROSS_RANKS, CONFIG, DATA, Workspace, events, losses, metrics, run
 
 
 class Training(Workspace):
@@ -106,6 +107,16 @@ class Training(Workspace):
                 self.train(name, *settings, ranks=ranks, data=data)
                 self.train(name + "-shown", *settings, *shown, ranks=ranks, data=data)
                 self.assert_same_bits(name, name + "-shown")
+                self.assert_gradients_are_shown(name + "-shown")
+
+    def assert_gradients_are_shown(self, name):
+        """The squares in a step's histograms of gradients (field 5 of TensorBoard's HistogramProto) add up to that of the norm."""
+        squares = re.findall(rb"gradients/[\w.]+\x2a.{1,3}?\x09.{8}\x11.{8}\x19.{8}\x21.{8}\x29(.{8})",
+                             events(self.run_folder(name)), re.DOTALL)
+        norms = [line["grad_norm"] for line in metrics(self.run_folder(name)) if line.get("grad_norm")]
+        wanted = sum(norm ** 2 for norm in norms)
+        # Both are sums in f64 of fewer than 2^20 squares.
+        self.assertAlmostEqual(sum(struct.unpack("<d", square)[0] for square in squares), wanted, delta=2**20 * 2**-53 * wanted)
 
     def test_bf16_on_the_wire_halves_the_bytes(self):
         self.train("wire-f32", ranks=2)

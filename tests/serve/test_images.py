@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "interop")]
 import tandem_program
 from hostile_files import png
 from server import Served, Server
-from tandem_program import CONFIG, DATA, metrics, run
+from tandem_program import CONFIG, DATA, events, metrics, run
 
 PNG = {"Content-Type": "image/png"}
 
@@ -34,7 +35,8 @@ class Images(Served):
         pixels = {split: [[(60 * label + pick.randrange(90)) % 256 for _ in range(64)] for label in chosen] for split, chosen in labels.items()}
         cls.data = cls.prepare_images("digits", {split: (labels[split], sum(pixels[split], [])) for split in labels})
         cls.validation = list(zip(labels["t10k"], pixels["t10k"]))
-        cls.train(cls, "digits", "--model.kind", "mlp", "--train.steps", "15", "--optim.lr", "0.003", "--train.eval_every", "15", data=cls.data)
+        cls.train(cls, "digits", "--model.kind", "mlp", "--train.steps", "15", "--optim.lr", "0.003", "--train.eval_every", "15",
+                  "--log.sample_every", "1", "--log.tensorboard", "true", data=cls.data)
         cls.model = os.path.join(cls.path("runs"), "digits")
         cls.server = Server(cls.model)
 
@@ -55,6 +57,12 @@ class Images(Served):
         line, = [line for line in metrics(self.model) if "val_loss" in line]
         self.assertAlmostEqual(loss / 12, line["val_loss"], delta=1e-6)
         self.assertEqual(right / 12, line["val_accuracy"])
+
+    def test_tensorboard_shows_what_is_predicted(self):
+        rows = re.findall(rb"\| \d+ \| \d+ \| (\d) \| (\d) \|", events(self.model))
+        for (label, pixels), (predicted, truth) in zip(self.validation, rows, strict=True):
+            self.assertEqual([predicted.decode(), truth.decode()], [self.predictions(grey_png(pixels))[0]["label"], str(label)])
+        self.assertGreater(len({predicted for predicted, _ in rows}), 1)
 
     def test_an_answer_depends_on_its_image_alone(self):
         self.train("resnet", "--model.kind", "resnet", "--train.steps", "2", "--train.global_batch", "4", data=self.images)
@@ -95,11 +103,16 @@ class Images(Served):
             self.assertLessEqual(largest, 0 if (width, height) == (columns, rows) else 2, f"{mode} {width} x {height}")
 
     def test_other_images(self):
-        """An image with three equal colours, one that says it is of another kind, and one with borders look like the first."""
+        """Three equal colours, colours of a palette, 16 bits, another kind in the header and borders: all look like the first."""
         pixels = self.validation[0][1]
         first = self.predictions(grey_png(pixels))
         colours = png(8, 8, colour=2, rows=b"".join(b"\0" + bytes(v for p in pixels[i:i + 8] for v in [p] * 3) for i in range(0, 64, 8)))
-        self.assertEqual(self.predictions(colours), first)
+        rows = [pixels[i:i + 8] for i in range(0, 64, 8)]
+        deep = png(8, 8, depth=16, rows=b"".join(b"\0" + bytes(v for p in row for v in [p, 77]) for row in rows))
+        palette = bytes(255 - i for i in range(256) for _ in range(3))
+        indexed = png(8, 8, colour=3, rows=b"".join(b"\0" + bytes(255 - p for p in row) for row in rows), chunks=[(b"PLTE", palette)])
+        for other in [colours, deep, indexed]:
+            self.assertEqual(self.predictions(other), first)
         self.assertEqual(self.predictions(grey_png(pixels), headers={"Content-Type": "application/x-image"}), first)
         wide = [p for i in range(0, 64, 8) for p in [0, *pixels[i:i + 8], 255]]  # its middle is the first one
         self.assertEqual(self.predictions(grey_png(wide, 10)), first)

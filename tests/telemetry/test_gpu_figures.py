@@ -3,7 +3,6 @@
 
     test_gpu_figures.py PATH_TO_TANDEM PATH_TO_STAND_IN PATH_TO_OLD_STAND_IN [unittest arguments]
 """
-import glob
 import json
 import os
 import re
@@ -86,8 +85,7 @@ class GpuFigures(Watched):
         self.assertEqual(sorted(said), [("rank 1", "00000000:50:00.0", "an ECC error of its memory was not corrected"),
                                         ("rank 3", "00000000:10:00.0", "its clock is held down by hardware thermal slowdown")])
         self.assertEqual(re.findall("not known.*", printed), ["not known   of GPUs: energy_j (rank 2); NVML or the GPU does not have it"])
-        with open(glob.glob(os.path.join(self.run_folder("four"), "events*"))[0], "rb") as events:
-            self.assertIn(b"train/gpu/power_w/mean", events.read())
+        self.assertIn(b"train/gpu/power_w/mean", tandem_program.events(self.run_folder("four")))
 
     def test_joules_of_a_token(self):
         """A look at GPU 7 costs 8 J, one at GPU 0 costs 1 J."""
