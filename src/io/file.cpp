@@ -103,6 +103,13 @@ Descriptor::~Descriptor() {
   }
 }
 
+bool is_same_file(int descriptor, const std::string& path) {
+  struct stat held {
+  }, there{};
+  return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+}
+
 std::string read_file(const std::string& path, RecordLimit limit) {
   const Descriptor descriptor(path, O_RDONLY);
   const auto name = [&] { return path; };

@@ -50,6 +50,9 @@ class Descriptor {
   int number_;
 };
 
+// Whether an open file is the one at `path`.
+bool is_same_file(int descriptor, const std::string& path);
+
 // The whole content of a file. Errors also above the limit.
 std::string read_file(const std::string& path, RecordLimit limit = file_limit());
 

@@ -16,6 +16,9 @@ class FileLock {
   // system that has no locks, this prints a warning.
   FileLock(const std::string& path, const std::string& owner, int folder = AT_FDCWD);
 
+  // Whether the file of this lock is still at `path`. Elsewhere it keeps nobody out.
+  bool is_at(const std::string& path) const { return is_same_file(descriptor_, path); }
+
   // Whether some process holds a FileLock on this file now. False where there is no such file, and
   // on a file system that has no locks.
   static bool is_held(const std::string& path);

@@ -1,7 +1,5 @@
 #include "src/weights/run_directory.h"
 
-#include <sys/stat.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -70,17 +68,20 @@ void RunDirectory::lock() {
 }
 
 void RunDirectory::require_in_place() const {
-  struct stat held {
-  }, there{};
-  if (folder_ && (::fstat(*folder_, &held) != 0 || ::stat(path_.c_str(), &there) != 0 ||
-                  held.st_dev != there.st_dev || held.st_ino != there.st_ino)) {
+  if (!folder_) {
+    return;
+  }
+  constexpr std::string_view kEnds =
+      "; the run ends here, and goes on from the checkpoints that are there when it is started "
+      "again";
+  if (!is_same_file(*folder_, path_)) {
     fail_data(path_, ": the folder of the run was renamed or removed while the run was writing to ",
-              "it; the run ends here, and goes on from the checkpoints that are there when it is ",
-              "started again");
+              "it", kEnds);
   }
-  if (folder_) {
-    refuse_link(checkpoints());
+  if (!lock_->is_at(path_ + "/lock")) {
+    fail_data(path_, "/lock: renamed or removed, so that another job may write to the run", kEnds);
   }
+  refuse_link(checkpoints());
 }
 
 void RunDirectory::prepare(Config& config, Device device, int64_t vocab) const {
