@@ -89,6 +89,12 @@ class RunFolder(Life):
         self.assertEqual(self.lines("place")[-1]["step"], 5)
         self.assertEqual(self.entries("place"), ({"step-00000005"}, set()))
 
+    def test_a_lock_that_is_removed_ends_the_run(self):
+        """Another job can take the new one, and both would write."""
+        run_ = self.endless("open")
+        os.remove(os.path.join(self.run_folder("open"), "lock"))
+        self.assert_ends(run_, r"^tandem: \S+/runs/open/lock: renamed or removed, so that another job may write to the run")
+
     def test_only_what_saves_left_behind_is_removed(self):
         self.small("tidy", "--train.steps", "2")
         folder = self.checkpoint("tidy", "")
@@ -320,12 +326,13 @@ class FailedSaves(Life):
             return re.findall("^tandem: .*", said, re.MULTILINE), self.entries("old")[0]
         self.assertEqual(save(2), ([], {"step-00000002"}))
         os.chmod(self.checkpoint("old", 2), 0o500)
-        said, whole = save(4)
-        self.assertRegex(said[0], "old checkpoints were not removed: .*[Pp]ermission denied")
-        self.assertEqual((len(said), whole), (1, {"step-00000004"}))
+        for steps, why in [(4, "old checkpoints were not removed: "), (6, "not removed: ")]:
+            said, whole = save(steps)
+            self.assertRegex(said[0], why + ".*[Pp]ermission denied")
+            self.assertEqual((len(said), whole), (1, {f"step-{steps:08}"}))
         for partial in self.entries("old")[1]:
             os.chmod(self.checkpoint("old", partial), 0o700)
-        self.assertEqual(save(6), ([], {"step-00000006"}))
+        self.assertEqual(save(8), ([], {"step-00000008"}))
         self.assertEqual(self.entries("old")[1], set())
 
 

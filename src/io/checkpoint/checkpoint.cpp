@@ -9,6 +9,7 @@
 
 #include "src/core/error.h"
 #include "src/core/parse_number.h"
+#include "src/core/visible_text.h"
 #include "src/io/checkpoint/checkpoint_index.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
@@ -120,13 +121,20 @@ std::string rank_file_name(int rank) {
 }
 
 std::string begin_checkpoint(const std::string& checkpoints, int64_t step) {
+  const std::string partial = join(checkpoints, step_name(step)) + std::string(kPartial);
   for (const std::string& name : names_in(checkpoints)) {
     const std::string_view stem = std::string_view(name).substr(0, name.find('.'));
     if (name == str(stem, kPartial) && (stem == kBest || step_of(stem))) {
-      remove_tree(join(checkpoints, name));
+      try {
+        remove_tree(join(checkpoints, name));
+      } catch (const Error& error) {
+        if (join(checkpoints, name) == partial) {
+          throw;
+        }
+        complain(str("not removed: ", error.what()));
+      }
     }
   }
-  const std::string partial = join(checkpoints, step_name(step)) + std::string(kPartial);
   make_partial(partial);
   return partial;
 }
