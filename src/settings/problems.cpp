@@ -5,6 +5,7 @@
 #include "src/core/formatted.h"
 #include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
+#include "src/data/utf8.h"
 #include "src/device/dispatch.h"
 #include "src/settings/config.h"
 #include "src/settings/step_ranges.h"
@@ -295,6 +296,9 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       add_problem(problems, key, " = \"", visible(text),
                   "\" must not hold # or a control character, nor begin or end in a "
                   "space");
+    } else if (valid_utf8_prefix(text) < text.size()) {
+      add_problem(problems, key, " = ", text,
+                  " is not UTF-8, so no manifest can hold it; rename it");
     }
   }
 }

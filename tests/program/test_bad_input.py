@@ -318,6 +318,8 @@ class BadInput(Workspace):
             out.write(text.read().upper())
         self.check(run("prepare", "text", "--input", upper, "--output", self.path("upper.h5"), "--tokenizer", "char"))
         for result in [run("eval", "--checkpoint", self.run_folder("lower"), "--data", self.path("upper.h5")),
+                       run("generate", self.run_folder("lower"), "--tokenizer", self.path("upper.h5")),
+                       run("export", self.run_folder("lower"), "--output", self.path("x"), "--tokenizer", self.path("upper.h5")),
                        self.train("upper", "--checkpoint.init_from", self.run_folder("lower"), data=self.path("upper.h5"), code=DATA)]:
             self.assert_one_line(self.check(result, DATA), "upper.h5 has another tokenizer, or other classes, than the data that .*lower")
 
@@ -331,8 +333,8 @@ class BadInput(Workspace):
         self.assertIn("was model.layers = 2, now 1", result.stderr)
 
     def test_names_that_do_not_read_back(self):
-        for name in ["a#b", "a\nb", " a", "a ", ".", ".."]:
-            self.train(name, code=CONFIG)
+        for name in ["a#b", "a\nb", " a", "a ", ".", "..", os.fsdecode(b"caf\xe9")]:
+            self.train(name, code=CONFIG, errors="replace")
         self.assertFalse(os.path.exists(os.path.join(self.folder, "checkpoints")))
 
     def test_names_that_no_file_can_have(self):
