@@ -162,11 +162,15 @@ void H5Writer::create_group(const std::string& name) {
     if (H5Lexists(file_, group.c_str(), H5P_DEFAULT) > 0) {
       continue;
     }
-    const bool is_old = use_form(file_, H5F_LIBVER_EARLIEST);
+    const auto require_done = [&](bool done) {  // the next call forgets why
+      if (!done) {
+        fail_writing(str("group ", group, ": ", library_message()), 0);
+      }
+    };
+    require_done(use_form(file_, H5F_LIBVER_EARLIEST));
     const Id id(H5Gcreate2(file_, group.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
-    if (!is_old || !id.ok() || !use_form(file_, H5F_LIBVER_V18)) {
-      fail_writing(str("group ", group, ": ", library_message()), 0);
-    }
+    require_done(id.ok());
+    require_done(use_form(file_, H5F_LIBVER_V18));
   }
 }
 
