@@ -4,12 +4,16 @@
 
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/run_directory.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
 std::string tokenizer_path(const std::string& given, const std::string& checkpoint,
                            const Config& config) {
   if (!given.empty()) {
+    if (!std::filesystem::is_directory(given)) {
+      require_same_vocabulary(checkpoint, given);
+    }
     return given;
   }
   if (is_hugging_face(checkpoint)) {

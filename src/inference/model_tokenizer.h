@@ -11,7 +11,8 @@ namespace tandem {
 
 // Says where the tokenizer is: `given` unless that is empty; else a Hugging Face model's folder, or
 // RUN/tokenizer.h5 beside RUN/checkpoints/step-..., or the dataset that the model was trained on.
-// Error kConfig for a Hugging Face model without one.
+// Error kConfig for a Hugging Face model without one, kData for a `given` file with another than
+// the model's, as require_same_vocabulary().
 std::string tokenizer_path(const std::string& given, const std::string& checkpoint,
                            const Config& config);
 

@@ -67,7 +67,7 @@ void require_same_vocabulary(const std::string& checkpoint, const std::string& d
   const std::string then = read_manifest(checkpoint).vocabulary_hash;
   if (!then.empty() && then != vocabulary_hash(data)) {
     fail_data(data, " has another tokenizer, or other classes, than the data that ", checkpoint,
-              " was trained on; prepare it with those");
+              " was trained on; use those");
   }
 }
 

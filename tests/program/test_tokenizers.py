@@ -68,10 +68,12 @@ class Tokenizers(Workspace):
         with_bos = self.generate(model, "--prompt", "the")
         self.assertNotEqual(self.generate(model), "\n")
         # The template puts BOS before the prompt; the model sees it.
+        folder = self.path("hf-exported")
+        self.check(run("export", model, "--output", folder))
+        self.assertEqual(self.generate(folder, "--prompt", "the"), with_bos)
         tokenizer["post_processor"] = None
-        self.write("hf/tokenizer.json", tokenizer)
-        self.prepare("plain.h5", "--tokenizer", self.path("hf"))
-        self.assertNotEqual(self.generate(model, "--prompt", "the", "--tokenizer", self.path("plain.h5")), with_bos)
+        self.write("hf-exported/tokenizer.json", tokenizer)
+        self.assertNotEqual(self.generate(folder, "--prompt", "the"), with_bos)
         tokenizer["normalizer"] = {"type": "Lowercase"}
         self.write("hf/tokenizer.json", tokenizer)
         refused = self.prepare("no.h5", "--tokenizer", self.path("hf"), code=DATA)
