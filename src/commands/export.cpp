@@ -81,6 +81,9 @@ TextTokens write_tokenizer(const Request& request, const std::string& checkpoint
       return {};
     }
   }
+  if (!request.tokenizer.empty()) {
+    require_same_vocabulary(checkpoint, path);
+  }
   return write_tokenizer_files(H5Reader(path), context, folder);
 }
 
@@ -157,11 +160,8 @@ void write_model(const Request& request, Control& control, const StoredModel& st
   }
   options.around_text = write_tokenizer(request, checkpoint, sizes.context, folder);
   if (is_hugging_face(checkpoint)) {
-    const std::vector<int32_t> ends = hugging_face_end_tokens(checkpoint);
-    if (!ends.empty()) {
-      options.around_text.end = ends[0];
-      options.around_text.before = options.around_text.before.value_or(ends[0]);
-    }
+    options.around_text = {.before = hugging_face_tokens(checkpoint, "bos_token_id"),
+                           .ends = hugging_face_tokens(checkpoint, "eos_token_id")};
   }
   sizes.lora = {};
   Transformer plain(sizes);

@@ -19,9 +19,14 @@ std::vector<int32_t> prompt_tokens(const std::string& form, const std::string& p
   std::vector<int32_t> tokens(tokenizer.before_text().begin(), tokenizer.before_text().end());
   if (!prompt.empty()) {
     tokenizer.append_tokens(prompt, &tokens);
+  } else if (tokens.empty() && tokenizer.end_of_text()) {
+    tokens = {*tokenizer.end_of_text()};
   } else if (tokens.empty()) {
-    tokens =
-        tokenizer.end_of_text() ? std::vector{*tokenizer.end_of_text()} : tokenizer.encode("\n");
+    try {
+      tokens = tokenizer.encode("\n");
+    } catch (const Error&) {  // it was trained on a text of one line
+      tokens = {0};
+    }
   }
   return tokens;
 }
@@ -30,7 +35,7 @@ std::vector<int32_t> end_tokens(const std::string& form, const std::string& chec
                                 const Tokenizer& tokenizer) {
   std::vector<int32_t> ends;
   if (is_hugging_face(checkpoint)) {
-    ends = hugging_face_end_tokens(checkpoint);
+    ends = hugging_face_tokens(checkpoint, "eos_token_id");
   } else if (tokenizer.end_of_text()) {
     ends = {*tokenizer.end_of_text()};
   }

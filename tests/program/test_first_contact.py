@@ -49,6 +49,13 @@ class FirstContact(Workspace):
         for word, meant in [("sample", "generate"), ("--verison", "--version"), ("trian", "train")]:
             self.assert_one_line(self.check(run(word), CONFIG), f"no command {word}; did you mean {meant}")
 
+    def test_a_text_of_one_line_needs_no_prompt(self):
+        with open(self.path("line.txt"), "w") as out:
+            out.write("red green blue " * 100)
+        self.check(run("prepare", "text", "--input", self.path("line.txt"), "--output", self.path("line.h5"), "--tokenizer", "char"))
+        self.train("line", "--train.steps", "1", data=self.path("line.h5"))
+        self.assertEqual(len(self.check(run("generate", self.run_folder("line"), "--tokens", "7")).stdout), 7 + 1)
+
     def test_a_relative_path_is_found_from_elsewhere(self):
         project = self.path("project")
         os.makedirs(project + "/data")

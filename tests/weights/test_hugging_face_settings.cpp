@@ -195,7 +195,7 @@ TEST_F(HuggingFaceSettings, AnyConfigIsReadOrRefused) {
     write("config.json", text);
     try {
       hugging_face_config(path_);
-      hugging_face_end_tokens(path_);
+      hugging_face_tokens(path_, "eos_token_id");
       ++read;
     } catch (const Error& error) {
       ++refused;
@@ -246,6 +246,7 @@ TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {
              "quantization_config = {\"bits\":4}"},
         Case{kGpt2, "\"n_layer\": 2,", "", "has no n_layer"},
         Case{kLlama, "{\"arch", R"({"mlp_bias": true, "arch)", "mlp_bias = true"},
+        Case{kLlama, "{\"arch", R"({"is_causal": false, "arch)", "is_causal = false"},
         Case{kLlama, "{\"arch", R"({"hidden_act": "gelu", "arch)", "hidden_act = \"gelu\""},
         Case{kLlama, "{\"arch", R"({"sliding_window": 9, "arch)", "sliding_window = 9"},
         Case{kQwen2, "1,", R"(2, "layer_types": ["full_attention", "sliding_attention"],)",
@@ -356,14 +357,15 @@ TEST_F(HuggingFaceSettings, FilesThatAreNoObjectsAreErrors) {
 
 TEST_F(HuggingFaceSettings, EndTokens) {
   write("config.json", R"({"eos_token_id": 7})");
-  EXPECT_EQ(hugging_face_end_tokens(path_), std::vector<int32_t>{7});
+  EXPECT_EQ(hugging_face_tokens(path_, "eos_token_id"), std::vector<int32_t>{7});
   write("generation_config.json", R"({"eos_token_id": [3, 128009]})");
-  EXPECT_EQ(hugging_face_end_tokens(path_), (std::vector<int32_t>{3, 128009}));
+  EXPECT_EQ(hugging_face_tokens(path_, "eos_token_id"), (std::vector<int32_t>{3, 128009}));
   write("generation_config.json", "{}");
-  EXPECT_TRUE(hugging_face_end_tokens(path_).empty());
+  EXPECT_TRUE(hugging_face_tokens(path_, "eos_token_id").empty());
   for (const char* wrong : {"\"x\"", "-1", "[1.5]", "4294967296"}) {
     write("generation_config.json", str("{\"eos_token_id\": ", wrong, "}"));
-    expect_error(ExitCode::kData, "eos_token_id", [&] { hugging_face_end_tokens(path_); });
+    expect_error(ExitCode::kData, "eos_token_id",
+                 [&] { hugging_face_tokens(path_, "eos_token_id"); });
   }
 }
 

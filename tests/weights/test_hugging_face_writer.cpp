@@ -119,7 +119,8 @@ TEST_F(HuggingFaceWriter, Gpt2) {
                                              .norm_epsilon = 1e-6});
   Transformer model(config);
   write_hugging_face(CheckpointReader(save_of(model)), model, names_of("gpt"),
-                     {.shard_bytes = 1000, .around_text = {.before = 2, .end = 3}}, folder_);
+                     {.shard_bytes = 1000, .around_text = {.before = {2}, .ends = {3, 5}}},
+                     folder_);
 
   Names expected = {"transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f.weight",
                     "transformer.ln_f.bias"};
@@ -151,9 +152,9 @@ TEST_F(HuggingFaceWriter, Gpt2) {
     "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 11, "n_positions": 7,
     "n_embd": 6, "n_layer": 2, "n_head": 2, "n_inner": 24, "activation_function": "gelu_new",
     "resid_pdrop": 0.25, "embd_pdrop": 0.25, "attn_pdrop": 0.0, "layer_norm_epsilon": 1e-6,
-    "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": 3, "torch_dtype": "float32"})"));
+    "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": [3, 5], "torch_dtype": "float32"})"));
   EXPECT_EQ(json("generation_config.json"),
-            Json::parse(R"({"bos_token_id": 2, "eos_token_id": 3})"));
+            Json::parse(R"({"bos_token_id": 2, "eos_token_id": [3, 5]})"));
 }
 
 // Matrices are transposed in blocks of 2^20 elements: this one has one and a part.

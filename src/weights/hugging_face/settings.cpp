@@ -103,6 +103,7 @@ std::vector<Assignment> Translation::checked() const {
 }
 
 void Translation::set_gpt2() {
+  keys_.require("is_causal", {true}, "true");
   keys_.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "gelu_new");
   keys_.require("scale_attn_weights", {true}, "true");
   keys_.require("scale_attn_by_inverse_layer_idx", {false}, "false");
@@ -115,6 +116,7 @@ void Translation::set_gpt2() {
 }
 
 void Translation::set_llama(const LlamaFamily& family) {
+  keys_.require("is_causal", {true}, "true");
   keys_.require("hidden_act", {"silu", "swish"}, "silu");
   keys_.require("mlp_bias", {false}, "false");
   keys_.require("partial_rotary_factor", {1.0}, "1");
@@ -289,20 +291,20 @@ Config hugging_face_config(const std::string& folder) {
   return config;
 }
 
-std::vector<int32_t> hugging_face_end_tokens(const std::string& folder) {
+std::vector<int32_t> hugging_face_tokens(const std::string& folder, const std::string& key) {
   std::string path = folder + "/generation_config.json";
   if (!std::filesystem::exists(path)) {
     path = folder + "/config.json";
   }
   const JsonKeys keys = JsonKeys::of(path);
-  const Json* value = keys.find("eos_token_id");
+  const Json* value = keys.find(key);
   if (!value) {
     return {};
   }
   std::vector<int32_t> tokens;
   for (const Json& token : value->is_array() ? *value : Json::array({*value})) {
     if (!token.is_number_unsigned() || !std::in_range<int32_t>(token.get<uint64_t>())) {
-      fail_data(path, ": eos_token_id = ", shown(*value), " is no token");
+      fail_data(path, ": ", key, " = ", shown(*value), " is no token");
     }
     tokens.push_back(token.get<int32_t>());
   }

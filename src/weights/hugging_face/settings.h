@@ -27,8 +27,8 @@ std::vector<Assignment> hugging_face_settings(const std::string& folder);
 // the weights (`dtype`, or `torch_dtype`). Errors as there.
 Config hugging_face_config(const std::string& folder);
 
-// Tokens that end a text: eos_token_id of generation_config.json, or else of config.json. Error
-// kData if they cannot be read.
-std::vector<int32_t> hugging_face_end_tokens(const std::string& folder);
+// What generation_config.json, or else config.json, has as `key`: eos_token_id or bos_token_id, the
+// tokens that end or begin a text. Error kData if they cannot be read.
+std::vector<int32_t> hugging_face_tokens(const std::string& folder, const std::string& key);
 
 }  // namespace tandem

@@ -82,15 +82,16 @@ TextTokens write_tokenizer_files(const H5Reader& file, int64_t context, const st
   Json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                    {"model_max_length", context},
                    {"clean_up_tokenization_spaces", false}};
-  TextTokens tokens{.before = tokenizer->end_of_text(), .end = tokenizer->end_of_text()};
+  TextTokens tokens;
+  if (const auto end = tokenizer->end_of_text()) {
+    tokens.before = tokens.ends = {*end};
+    settings["eos_token"] = tokenizer->piece(*end);
+  }
   if (const auto before = tokenizer->before_text(); !before.empty()) {
-    tokens.before = before[0];
+    tokens.before = {before[0]};
   }
-  if (tokens.end) {
-    settings["eos_token"] = tokenizer->piece(*tokens.end);
-  }
-  if (tokens.before) {
-    settings["bos_token"] = tokenizer->piece(*tokens.before);
+  if (!tokens.before.empty()) {
+    settings["bos_token"] = tokenizer->piece(tokens.before[0]);
   }
   write_json(folder + "/tokenizer_config.json", settings);
   if (!tokenizer->chat_template.empty()) {

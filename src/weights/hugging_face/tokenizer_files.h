@@ -11,7 +11,7 @@ namespace tandem {
 
 // The tokens before and after a text, where there are such.
 struct TextTokens {
-  std::optional<int32_t> before{}, end{};
+  std::vector<int32_t> before{}, ends{};  // one of each, but a model may know several
 };
 
 // Writes tokenizer.json and tokenizer_config.json into `folder`, and returns what they say of the

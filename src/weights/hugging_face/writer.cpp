@@ -177,11 +177,11 @@ std::string torch_name_of(DType dtype) {
 
 // What generation_config.json says, and config.json, too.
 Json tokens_around(const ExportOptions& options) {
-  const auto token = [](const std::optional<int32_t>& id) {
-    return id ? Json(*id) : Json(nullptr);
+  const auto json = [](const std::vector<int32_t>& tokens) {
+    return tokens.empty() ? Json(nullptr) : tokens.size() == 1 ? Json(tokens[0]) : Json(tokens);
   };
-  return {{"bos_token_id", token(options.around_text.before)},
-          {"eos_token_id", token(options.around_text.end)}};
+  return {{"bos_token_id", json(options.around_text.before)},
+          {"eos_token_id", json(options.around_text.ends)}};
 }
 
 Json settings_of(const TransformerConfig& config, const ExportOptions& options) {
