@@ -73,8 +73,10 @@ Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Param
   require(x.shape()[-1] == channels && (!residual || residual->shape() == x.shape()),
           "batchnorm2d ", gain.name, ": x ", x.shape(), ", residual ",
           residual ? residual->shape() : Shape{}, ", channels ", channels);
-  require(!context.training || rows > 1, "batchnorm2d ", gain.name,
-          ": the variance of one value per channel is undefined");
+  if (context.training && rows < 2) {
+    fail(ExitCode::kConfig, gain.name, ": of a single image, one value per channel is left there, ",
+         "which has no variance; use larger images, or a larger train.micro_batch");
+  }
   require(context.training || !context.tape, "batchnorm2d ", gain.name,
           ": has no gradient outside training");
   auto op = std::make_unique<BatchNormOp>();

@@ -11,6 +11,7 @@
 #include "src/estimate/estimate_table.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -118,6 +119,12 @@ void resolve(Request& request, const Words& words) {
     const int ranks = static_cast<int>(request.ranks);
     if (request.config.dist.islands == 0) {  // node
       request.config.dist.islands = std::max(1, ranks / node_size_of(request));
+    }
+    // A model that is not there yet is what the user says of it.
+    const std::string& from = request.config.checkpoint.init_from;
+    const bool is_told = request.config.model.description() != Config().model.description();
+    if (!from.empty() && (std::filesystem::exists(from) || !is_told)) {
+      resolve_checkpoint(from);
     }
     append(problems, problems_there(request.config, ranks));
     if (request.documents > 0 && request.config.data.windows == WindowKind::kStream) {

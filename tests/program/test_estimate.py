@@ -12,7 +12,7 @@ import random
 import resource
 
 import tandem_program
-from tandem_program import CONFIG, OK, Workspace, metrics, run
+from tandem_program import CONFIG, DATA, OK, Workspace, metrics, run
 
 DEVICE = os.environ.get("TANDEM_ESTIMATE_DEVICE", "cpu")
 GPU = "none" if DEVICE == "cpu" else "a100-40"
@@ -215,7 +215,7 @@ class Estimates(Workspace):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assert_one_line(self.estimate("--model.kind", "resnet", "--ops", code=CONFIG), "--ops: a resnet has no list of ops")
         self.assert_one_line(self.estimate("--optim.kind", "muon", "--ops", code=CONFIG), "--ops: optim.kind = muon has no floor")
-        for cut in [["--dist.tensor", "2", "--ranks", "2"], ["--lora.rank", "2", "--checkpoint.init_from", "base"]]:
+        for cut in [["--dist.tensor", "2", "--ranks", "2"], ["--lora.rank", "2", "--checkpoint.init_from", "base", "--model.layers", "2"]]:
             self.assert_one_line(self.estimate(*cut, "--ops", code=CONFIG), "--ops: .*; use dist.tensor = 1 and lora.rank = 0")
 
     def test_says_what_it_assumes_where_there_is_no_dataset(self):
@@ -296,6 +296,9 @@ class Estimates(Workspace):
                 (["--vocab", "9", "--gpu", "h10"], "gpu = h10.*h100"),
                 (["--vocab", "9", "--ranks", "7"], "train.global_batch = 12 is not divisible by 7 ranks")]:
             self.assert_one_line(self.estimate(*settings, code=CONFIG), pattern)
+        self.assert_one_line(self.estimate("--gpu", "h100", "--checkpoint.init_from", self.path("typo"), code=DATA), "typo: no checkpoint here")
+        self.assert_one_line(self.estimate("--gpu", "h100", "--model.kind", "resnet", "--image", 4, "--train.micro_batch", 1, code=CONFIG),
+                             "one value per channel is left there")
 
 
 if __name__ == "__main__":
