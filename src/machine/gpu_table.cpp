@@ -122,8 +122,11 @@ const GpuModel* gpu_named(std::string_view name) {
   return found == kModels.end() ? nullptr : &*found;
 }
 
-// "NVIDIA L40S" is no L4.
+// "NVIDIA L40S" is no L4, and Hopper's cards for PCIe are slower than the models of the table.
 const GpuModel* gpu_with_cuda_name(std::string_view cuda_name) {
+  if (cuda_name.ends_with("H100 PCIe") || cuda_name.ends_with(" NVL")) {
+    return nullptr;
+  }
   const auto found = std::ranges::find_if(kModels, [&](const GpuModel& gpu) {
     const size_t at = cuda_name.find(gpu.cuda_name), end = at + gpu.cuda_name.size();
     return at != std::string_view::npos &&

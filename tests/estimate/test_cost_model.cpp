@@ -349,6 +349,8 @@ TEST(GpuTable, NamesOfCudaAreReadByWords) {
   EXPECT_EQ(name("NVIDIA L4"), "l4");
   EXPECT_EQ(name("NVIDIA L40S"), "l40s");
   EXPECT_EQ(name("NVIDIA L40"), "");
+  EXPECT_EQ(name("NVIDIA H100 PCIe"), "");
+  EXPECT_EQ(name("NVIDIA H200 NVL"), "");
 }
 
 }  // namespace
