@@ -83,7 +83,7 @@ Tensor IslandSync::message(int64_t elements) {
 // Enqueues the sum over islands, and returns when it has arrived. The message goes in parts: the
 // group keeps scratch memory for the largest.
 Event IslandSync::sum(const Tensor& message, EightBits eight_bits) {
-  const int64_t most = (int64_t{1} << 24) / unit() * unit();
+  const int64_t most = options_.most_elements / unit() * unit();
   islands_.stream().wait(setting_.stream.record());
   for (int64_t at = 0; at < message.elements(); at += most) {
     if (eight_bits) {

@@ -19,8 +19,9 @@
 namespace tandem {
 
 struct IslandOptions {
-  int64_t every = 20;  // steps
-  int64_t delay = 0;   // steps, below `every`
+  int64_t every = 20;                        // steps
+  int64_t delay = 0;                         // steps, below `every`
+  int64_t most_elements = int64_t{1} << 24;  // of a part of a message
   OuterOptions outer{};
 };
 

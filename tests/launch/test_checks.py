@@ -40,6 +40,11 @@ FAULTS = [
     ({"gpu": ["40960 580.95.05"] * 7}, "has 7 GPUs, a p4d.24xlarge has 8"),
     ({"machine": ["unknown"], "gpu": ["40960 580.95.05"] * 4}, "8 ranks, but 4 GPUs"),
     ({"gpu": ["40960 535.183.01"] * 8}, "its driver is 535.183.01, this build needs 580.65 for CUDA 13"),
+    *(({"cuda": [cuda], "gpu": [f"40960 {driver}"] * 8}, f"its driver is {driver}, this build needs")
+      for cuda, driver in [("12", "525.59"), ("11", "450.79")]),
+    *(({"variable": [name]}, f"{name} is set") for name in [
+        "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_ALGO", "NCCL_TREE_THRESHOLD", "NCCL_MIN_NRINGS",
+        "NCCL_MIN_CHANNELS", "NCCL_BUFFSIZE", "FI_EFA_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA"]),
     ({"gpu_process": ["17, python3"]}, "a GPU is in use by process 17, python3"),
     ({"gpu_remapping": ["00000000:10:1C.0"]}, "GPU 00000000:10:1C.0 has an ECC remapping that is pending"),
     ({"fabric_manager": ["failed"]}, "nvidia-fabricmanager is failed"),
@@ -276,6 +281,20 @@ class Environment(unittest.TestCase):
         self.assertEqual([given[name] for name in ("NCCL_SOCKET_IFNAME", "OMPI_MCA_btl", "FI_PROVIDER", "TANDEM_JOB")],
                          ["eth7", "self,tcp", "efa", "7"])
         self.assertIn("NCCL_SOCKET_IFNAME", given["OMPI_MCA_mca_base_env_list"].split(";"))
+
+    def test_what_ranks_on_other_hosts_get(self):
+        names = {"LD_LIBRARY_PATH", "TMPDIR", "TZ", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "FI_PROVIDER", "RDMAV_FORK_SAFE", "OMP_NUM_THREADS",
+                 "HDF5_USE_FILE_LOCKING", "TANDEM_SYS"}
+        with mock.patch.dict(os.environ, {name: "1" for name in names}):
+            given = environment(pair({}), "efa", "", {})["OMPI_MCA_mca_base_env_list"].split(";")
+        self.assertLessEqual({"PATH", *names}, set(given))
+        self.assertNotIn("HOME", given)
+
+    def test_ranks_yield_where_there_are_more_of_them_than_cores(self):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("OMPI_MCA_mpi_yield_when_idle", None)
+            for cores, yields in [("7", True), ("8", False)]:
+                self.assertEqual("OMPI_MCA_mpi_yield_when_idle" in environment(pair({"cores": [cores]}), "", "", {}), yields)
 
 
 class Ranks(unittest.TestCase):

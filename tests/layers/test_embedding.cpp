@@ -40,7 +40,7 @@ TEST(Embedding, DevicesAgree) {
     int64_t batch, length, width;
   };
   for (const Case& c : {Case{7, 2, 4, 5}, Case{300, 2, 550, 5}, Case{40, 3, 100, 16},
-                        Case{70000, 1, 9, 4}, Case{11, 12, 3, 40}}) {
+                        Case{70000, 1, 9, 4}, Case{7, 9, 1000, 4}, Case{11, 12, 3, 40}}) {
     Parameter tokens_weight = make("wte", {c.vocab, c.width});
     Parameter positions_weight = make("wpe", {c.length + 6, c.width});
     const Tensor tokens = skewed_tokens({c.batch, c.length}, c.vocab);

@@ -76,6 +76,7 @@ TEST(Norm, DevicesAgree) {
   for (int64_t width : {7, 31, 32, 96, 100, 257}) {
     check_norms(37, width);
   }
+  check_norms(4300, 16);  // more rows than a GPU's forward takes in one step
 }
 
 // Every way to hold a row in registers, each at a width that gives some threads fewer packs, and

@@ -315,4 +315,10 @@ MUTANTS = [
            "from.load(words + (lane ^ 1))", ["comm.eight_bits EightBits.AllDevicesGiveTheSameBits"]),
     Mutant("eight bits: a warp forgets the magnitudes of its lanes", "comm/sharding/eight_bits/blocks.cu",
            "  largest = warp_reduce<true>(largest);\n", "", ["comm.eight_bits EightBits.AllDevicesGiveTheSameBits"]),
+    Mutant("gradient norm: of large models the first chunks only", "src/kernels/reduce.cu", "c += gridDim.x", "c += list.chunk_count",
+           ["simt Bytes.GradientNorm"]),
+    Mutant("norm: a block of forward computes its first rows again", "layers/norm/norm.cu", "    input = next;\n", "",
+           ["layers.norm Norm.DevicesAgree"]),
+    Mutant("embedding: many tokens are sorted by the counts of the first", "layers/embedding/token_order.cu",
+           "counts.load((first + i) * kDigits + own)", "counts.load(i * kDigits + own)", ["layers.embedding Embedding.DevicesAgree"]),
 ]

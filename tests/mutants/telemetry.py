@@ -39,4 +39,5 @@ MUTANTS = [
            ["report.run_exports Exporting.ALineForTheRunAndOneForEachHost"]),
     Mutant("monitors: a GPU that nobody looked at has no power", "src/report/run_exports.cpp", "latest = latest.value_or(GpuUse());", "latest = GpuUse();",
            ["report.run_exports Exporting.AGpuThatNobodyLookedAtKeepsItsFigures"]),
+    Mutant("nvml: heat that software answers is not seen", NVML, "{0x20, ", "{0x200, ", ["telemetry.nvml"]),
 ]

@@ -118,7 +118,10 @@ TEST(Api, IsNotWellWhileTheModelLoadsHangsOrEnds) {
   EXPECT_EQ(waiting->wait().first, 503);
   running.get();
   EXPECT_EQ(endpoint.ping(), 503);
-  EXPECT_NE(endpoint.metrics.text().find("tandem_tokens_total 3\n"), std::string::npos);
+  for (const char* line : {"tandem_tokens_total 3\n", "tandem_first_token_seconds_count 1\n",
+                           "\ntandem_token_seconds_count 2\n"}) {
+    EXPECT_NE(endpoint.metrics.text().find(line), std::string::npos) << line;
+  }
 }
 
 TEST(Api, AModelThatFailsIsSaidToAll) {

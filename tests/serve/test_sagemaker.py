@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from types import SimpleNamespace
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAUNCH = os.path.join(os.path.dirname(TESTS), "launch")
 sys.path[:0] = [*(os.path.join(TESTS, folder) for folder in ["program", "serve", "launch"]), os.path.join(LAUNCH, "sagemaker")]
 import deploy
 import tandem_program
+from container import Container
 from tandem_program import MPI_ENV, Workspace, run
 from server import Server, events
 from test_submit import IMAGE, ROLE, faults
@@ -93,6 +95,15 @@ class Deploy(unittest.TestCase):
             self.assertEqual(list(faults(shapes, shape, made[name])), [])
         made["create_endpoint_config"]["ProductionVariants"][0]["InstanceType"] = "ml.p4d.99xlarge"
         self.assertEqual(len(list(faults(shapes, "CreateEndpointConfigInput", made["create_endpoint_config"]))), 1)
+
+    def test_without_validation_the_newest_checkpoint_is_the_model(self):
+        with tempfile.TemporaryDirectory(prefix="tandem-test-") as ml:
+            for step in [4, 8, 6]:
+                os.makedirs(f"{ml}/run/checkpoints/step-{step:08}")
+                with open(f"{ml}/run/checkpoints/step-{step:08}/manifest.json", "w") as file:
+                    json.dump({"step": step}, file)
+            Container.export_model(SimpleNamespace(path=lambda *names: os.path.join(ml, *names)), f"{ml}/run")
+            self.assertEqual(os.listdir(f"{ml}/model/checkpoints"), ["step-00000008"])
 
     def test_what_is_refused(self):
         for options, line in [(["--model", "s3://b/model"], "--model s3://b/model: SageMaker takes a model.tar.gz"),

@@ -70,6 +70,9 @@ class Serving(Served):
                          [self.generate(prompt, "--tokens", "4", "--temperature", "0") for prompt in ["a", "a", "red", "red"]])
         tokens = self.server.complete(prompt=[1, 2, 3], max_tokens=4, temperature=0, echo=True)["choices"][0]["text"]
         self.assertEqual(tokens[3:], self.generate(tokens[:3], "--tokens", "4", "--temperature", "0"))
+        self.assertEqual(self.server.complete(prompt="a")["usage"]["completion_tokens"], 16)
+        unseeded = {self.server.complete(prompt="a", max_tokens=40, temperature=2)["choices"][0]["text"] for _ in range(2)}
+        self.assertEqual(len(unseeded), 2)
 
     def test_streams(self):
         request = {"prompt": "red ", "max_tokens": 30, "seed": 5, "temperature": 0.8, "stream": True, "stream_options": {"include_usage": True},
@@ -211,6 +214,9 @@ class Chats(Workspace):
                          {"role": "assistant", "content": self.check(run("generate", model, "--template", "chatml", "--prompt", "a",
                                                                          "--temperature", "0", "--tokens", "4")).stdout[:-1]})
         self.assertEqual(whole["object"], "chat.completion")
+        for more, most in [({}, 128 - whole["usage"]["prompt_tokens"]), ({"max_completion_tokens": 3}, 3)]:
+            other = json.loads(chat("a", max_tokens=None, **more)[1])
+            self.assertEqual((other["usage"]["completion_tokens"], other["choices"][0]["finish_reason"]), (most, "length"))
         *chunks, _ = map(json.loads, events(chat("a", stream=True)[1])[:-1] + ["0"])
         self.assertEqual("".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks), whole["choices"][0]["message"]["content"])
         told = json.loads(chat("a", logprobs=True, top_logprobs=20)[1])["choices"][0]["logprobs"]["content"]

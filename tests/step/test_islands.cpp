@@ -134,6 +134,22 @@ TEST_F(IslandsTest, SettleOnce) {
             other.training().islands()->exchanged().payload());
 }
 
+// Not in eight bits, whose random numbers follow the parts.
+TEST_F(IslandsTest, PartsOfAMessageChangeNoBit) {
+  Plan plan = plans(Device::kCpu)[0];
+  for (const DType wire : {DType::kF32, DType::kBf16}) {
+    plan.wire = wire;
+    plan.exchange->most_elements = int64_t{1} << 24;
+    Job whole(plan);
+    plan.exchange->most_elements = 512;
+    Job parts(plan);
+    for (Job* job : {&whole, &parts}) {
+      run(*job, 1, 3);
+    }
+    EXPECT_EQ(parts.weights(), whole.weights());
+  }
+}
+
 // The mean of what the islands moved, by hand.
 TEST_F(IslandsTest, WithoutMomentumTheyGoOnFromTheirMean) {
   Plan plan = plans(Device::kCpu)[0];

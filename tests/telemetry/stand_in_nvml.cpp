@@ -107,7 +107,8 @@ int nvmlDeviceGetClockInfo(void* gpu, int type, unsigned* mhz) {
 #define nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons
 #endif
 int nvmlDeviceGetCurrentClocksEventReasons(void* gpu, unsigned long long* reasons) {
-  *reasons = 0x1 | 0x2 | 0x10 | 0x100 | (number_of(gpu) == 1 ? 0x40 : 0);
+  *reasons =
+      0x1 | 0x2 | 0x10 | 0x100 | (number_of(gpu) == 1 ? 0x04 | 0x08 | 0x20 | 0x40 | 0x80 : 0);
   return kSuccess;
 }
 

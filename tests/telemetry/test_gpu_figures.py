@@ -83,7 +83,8 @@ class GpuFigures(Watched):
         self.assertIsNone(lines[-1]["joules_per_token"])
         said = re.findall(r"^tandem: (rank \d) on \S+, GPU (\S+): (.*)", printed, re.MULTILINE)
         self.assertEqual(sorted(said), [("rank 1", "00000000:50:00.0", "an ECC error of its memory was not corrected"),
-                                        ("rank 3", "00000000:10:00.0", "its clock is held down by hardware thermal slowdown")])
+                                        ("rank 3", "00000000:10:00.0", "its clock is held down by software power cap, hardware slowdown, "
+                                         "software thermal slowdown, hardware thermal slowdown, hardware power brake")])
         self.assertEqual(re.findall("not known.*", printed), ["not known   of GPUs: energy_j (rank 2); NVML or the GPU does not have it"])
         self.assertIn(b"train/gpu/power_w/mean", tandem_program.events(self.run_folder("four")))
 

@@ -60,7 +60,9 @@ TEST(GpuWatch, WarnsOnceWithRankHostAndGpu) {
   }
   std::string lines = testing::internal::GetCapturedStderr();
   for (const char* line :
-       {"10:00.0: its clock is held down by hardware thermal slowdown\n",
+       {"10:00.0: its clock is held down by software power cap, hardware slowdown, software "
+        "thermal "
+        "slowdown, hardware thermal slowdown, hardware power brake\n",
         "20:00.0: the driver reports Xid 79; NVIDIA's Xid catalog says what to do\n",
         "50:00.0: an ECC error of its memory was not corrected\n"}) {
     const std::string whole = std::string("tandem: rank 3 on node1, GPU 00000000:") + line;

@@ -48,9 +48,13 @@ TEST(NvmlGpu, BySomeNumber) {
   EXPECT_EQ(gpu.sample().figures[kRemappedPending], 1);
 }
 
+constexpr const char* kThrottledBy =
+    "software power cap, hardware slowdown, software thermal slowdown, hardware thermal slowdown, "
+    "hardware power brake";
+
 TEST(NvmlGpu, ThrottlingIsPowerAndHeatOnly) {
   const NvmlGpu::Sample sample = NvmlGpu(STAND_IN, "1").sample();
-  EXPECT_EQ(sample.throttled_by, "hardware thermal slowdown");
+  EXPECT_EQ(sample.throttled_by, kThrottledBy);
   EXPECT_EQ(sample.figures[kThrottled], 1);
 }
 
@@ -64,7 +68,7 @@ TEST(NvmlGpu, WhatTheLibraryLacksIsEmpty) {
   const NvmlGpu::Sample sample = gpu.sample();
   EXPECT_EQ(sample.figures[kEnergyJ], std::nullopt);
   EXPECT_EQ(sample.figures[kRemappedFailed], std::nullopt);
-  EXPECT_EQ(sample.throttled_by, "hardware thermal slowdown");  // by its older name
+  EXPECT_EQ(sample.throttled_by, kThrottledBy);  // by its older name
   EXPECT_FALSE(gpu.has_events());
   EXPECT_EQ(gpu.wait_for_xid(1ms), std::nullopt);
 }

@@ -48,6 +48,7 @@ FlightCollective collective(int64_t number, int64_t age_s, bool ended = false,
 FlightRank rank(int number, const std::vector<FlightCollective>& collectives,
                 Life life = Life::kRuns) {
   FlightRank rank{};
+  std::memcpy(rank.record.magic, FlightRecord::kMagic, sizeof rank.record.magic);
   rank.life = life;
   rank.record.rank = number;
   rank.record.process = 100 + number;
@@ -306,7 +307,6 @@ TEST(FlightLog, AProcessThatDidNotBeatStoodStill) {
   const std::string shared = shared_flight_path(4712, 1);
   const int64_t now = flight_now();
   FlightRank woken = rank(1, {collective(1, 60)});
-  std::memcpy(woken.record.magic, FlightRecord::kMagic, sizeof woken.record.magic);
   woken.record.start = 4712;
   woken.record.process = getpid();
   woken.record.beat = now - 40 * kSecond;
@@ -320,6 +320,16 @@ TEST(FlightLog, AProcessThatDidNotBeatStoodStill) {
   EXPECT_EQ(record.stood_from, now - 40 * kSecond);
   EXPECT_GE(record.stood_to, now);
   std::filesystem::remove(shared);
+}
+
+TEST(FlightLog, RanksOfAnOlderStartAreLeftOut) {
+  const TemporaryFolder root;
+  for (const int number : {0, 1}) {
+    FlightRecord record = rank(number, {}).record;
+    record.start = 5 - number;
+    root.write(str("rank-000", number), {reinterpret_cast<const char*>(&record), sizeof record});
+  }
+  EXPECT_EQ(read_flight(root.path(), false).size(), 1U);
 }
 
 TEST(FlightLog, WhatIsNoRecordIsRefused) {
@@ -369,14 +379,12 @@ TEST(FlightLog, DamagedRecordsGiveSomeVerdict) {
   for (int round = 0; round < 100; ++round) {
     for (int number = 0; number < 3; ++number) {
       FlightRank one = rank(number, {collective(1, 9, true), collective(2, 5)});
-      std::memcpy(one.record.magic, FlightRecord::kMagic, sizeof one.record.magic);
-      auto* bytes = reinterpret_cast<unsigned char*>(&one.record);
+      char* bytes = reinterpret_cast<char*>(&one.record);
       for (int flips = round; flips > 0; --flips) {
         const size_t head = offsetof(FlightRecord, last) + 3 * sizeof(FlightCollective);
-        bytes[8 + pick(head - 8)] ^= static_cast<unsigned char>(1 + pick(255));
+        bytes[8 + pick(head - 8)] ^= static_cast<char>(1 + pick(255));
       }
-      root.write(str("rank-000", number),
-                 std::string(reinterpret_cast<const char*>(bytes), sizeof one.record));
+      root.write(str("rank-000", number), {bytes, sizeof one.record});
     }
     const std::vector<FlightRank> ranks = read_flight(root.path(), false);
     const std::string verdict = flight_verdict(ranks, kNow);

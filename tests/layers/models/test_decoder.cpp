@@ -89,6 +89,18 @@ TEST(Decoder, WindowSlidesWhenTheContextIsFull) {
   }
 }
 
+// Prompts are read 256 tokens at a time, also when the window slides.
+TEST(Decoder, LongWindowsAreReadInPieces) {
+  TransformerConfig config = small(true);
+  config.context = config.positions = 600;
+  Generation run(config);
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1, 0);
+  const std::vector<int32_t> tokens = some_tokens(601);
+  const std::span<const int32_t> all(tokens);
+  expect_close(values_of(decoder->prefill(0, all.first(600))), run.last_logits(all.first(600)));
+  expect_close(values_of(decoder->step(rows_of(0, all.last(1)))), run.last_logits(all.last(300)));
+}
+
 // Sequences that begin at different steps, with prompts that are read in pieces or whole, some over
 // two slides of the window: each has the same bits as alone, token by token, on one thread.
 TEST(Decoder, LogitsDependOnTheOwnSequenceAlone) {

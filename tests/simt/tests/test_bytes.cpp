@@ -192,12 +192,18 @@ TEST(Bytes, GradientNorm) {
   const Tensor first = on_gpu({kElements}, DType::kF32), second = on_gpu({kElements}, DType::kF32);
   const Tensor result = unwritten({1 + kReduceScratch}, DType::kF64, Device::kCuda);
   TestContext test(Device::kCuda);
+  for (const Tensor& array : {first, second}) {
+    kernels::fill(Cuda{test.stream.handle()}, kElements, array.data<float>(), 1.0F);
+  }
   ArrayListMemory<FlatArray> memory(test.context.memory);
-  const ArrayList<FlatArray> list = memory.list(
-      test.stream, {{first.data<float>(), kElements}, {second.data<float>(), kElements}});
-  check("gradient norm", 4 * 2 * kElements, [&](Cuda device) {
+  // More chunks than a grid has blocks.
+  const ArrayList<FlatArray> list = memory.list(test.stream, {{first.data<float>(), kElements},
+                                                              {second.data<float>(), kElements},
+                                                              {first.data<float>(), kElements}});
+  check("gradient norm", 4 * 3 * kElements, [&](Cuda device) {
     squared_norm(device, list, result.data<double>(), result.data<double>() + 1);
   });
+  EXPECT_EQ(values_of(result)[0], 3 * kElements);
 }
 
 // Rows of GPT-2's classes, stored in a multiple of 128: one read, and one write with the padding.
