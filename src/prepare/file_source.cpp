@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "src/core/error.h"
@@ -41,9 +42,18 @@ void require_visible(const fs::path& name, const std::string& path) {
   }
 }
 
+// Why an entry of a folder that is no folder has no content; empty for a regular file.
+std::string problem_of(const fs::directory_entry& entry) {
+  std::error_code error;
+  if (entry.is_regular_file(error)) {
+    return "";
+  }
+  return error ? "cannot be read: " + error.message() : "not a regular file";
+}
+
 void walk_folder(const fs::path& root, RecordLimit limit,
                  const std::function<void(const SourceFile&)>& use) {
-  std::vector<std::string> names;
+  std::vector<std::pair<std::string, std::string>> files;  // name, problem
   std::error_code error;
   fs::recursive_directory_iterator walk(root, fs::directory_options::follow_directory_symlink,
                                         error);
@@ -52,19 +62,23 @@ void walk_folder(const fs::path& root, RecordLimit limit,
     if (leads_back(*walk)) {
       walk.disable_recursion_pending();
     }
-    if (!is_hidden(name) && walk->is_regular_file(error)) {
+    if (!is_hidden(name) && !walk->is_directory(error)) {
       require_visible(name, root.string());
-      names.push_back(name.generic_string());
+      files.emplace_back(name.generic_string(), problem_of(*walk));
     }
   }
   if (error) {
     fail_data(root.string(), ": cannot list the folder: ", error.message());
   }
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : names) {
-    use({name, (root / name).string(), false, [&] {
+  std::sort(files.begin(), files.end());
+  for (const auto& [name, problem] : files) {
+    const std::string place = (root / name).string();
+    use({name, place, problem, [&] {
+           if (!problem.empty()) {
+             fail_data(place, ": ", problem);
+           }
            // Not unpacked: callers do that, as they do for the files of an archive.
-           return read_whole_file((root / name).string(), ByteStream::Unpack::kOff, limit);
+           return read_whole_file(place, ByteStream::Unpack::kOff, limit);
          }});
   }
 }
@@ -76,7 +90,8 @@ void walk_archive(const std::string& path, RecordLimit limit,
     const fs::path name = fs::path(entry.name).lexically_normal();
     if ((entry.is_file || entry.is_link) && !is_hidden(name)) {
       require_visible(name, path);
-      use({name.generic_string(), path + ": " + name.generic_string(), entry.is_link,
+      use({name.generic_string(), path + ": " + name.generic_string(),
+           entry.is_link ? "a link inside an archive" : "",
            [&] { return archive.content(limit); }});
     }
   }

@@ -12,14 +12,15 @@ namespace tandem {
 struct SourceFile {
   std::string name;                      // relative to the root, with '/', without a leading "./"
   std::string place;                     // for messages: the path of the file, or "ARCHIVE: name"
-  bool is_link = false;                  // a link in an archive, without content
+  std::string problem;                   // why it has no content; empty if it has some
   std::function<std::string()> content;  // reads it; valid during the call only
 };
 
-// Calls `use` for every regular file. In a folder: in the order of names, following symbolic links.
-// In an archive: in the order in which it holds them. Skips hidden files and folders (".name",
-// "__MACOSX"). Throws kData when `path` is neither folder nor archive, or the archive is damaged,
-// and from content() when the file is above the limit.
+// Calls `use` for every file. In a folder: in the order of names, following symbolic links; what is
+// no regular file, such as a link to nothing, has a problem. In an archive: in the order in which
+// it holds them; links have a problem. Skips hidden files and folders (".name", "__MACOSX"). Throws
+// kData when `path` is neither folder nor archive, or the archive is damaged, and from content()
+// when the file is above the limit or has a problem.
 void for_each_file(const std::string& path, RecordLimit limit,
                    const std::function<void(const SourceFile&)>& use);
 

@@ -222,4 +222,6 @@ MUTANTS = [
            ["interop.chats Chats.test_text_that_spells_a_special_token_stays_text"]),
     Mutant("one host verifies the dataset", "src/train/trainer.cpp", "open_data(world.local_rank() == 0)", "open_data(world.rank() == 0)",
            ["launch.ssh Faults.test_a_dataset_that_is_damaged_on_one_host"]),
+    Mutant("images: a link to nothing is not there", "src/prepare/file_source.cpp", "!walk->is_directory(error)",
+           "walk->is_regular_file(error)", ["prepare.prepare_images PrepareImages.WhatIsNoRegularFileIsABadImage"]),
 ]

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <cmath>
 #include <filesystem>
 
@@ -244,6 +246,38 @@ TEST(PrepareImages, BadImagesAreNamedAndCounted) {
   ::testing::internal::GetCapturedStderr();
   EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5.partial"));
+}
+
+// As on a disk that is only partly there: none of these may be missing without a word.
+TEST(PrepareImages, WhatIsNoRegularFileIsABadImage) {
+  const TemporaryFolder folder;
+  const std::string set = write_set(folder, small_set());
+  std::filesystem::create_symlink("/nowhere/f.png", set + "/train/cat/dangling.png");
+  std::filesystem::create_symlink("round.png", set + "/train/cat/round.png");
+  ASSERT_EQ(::mkfifo((set + "/train/dog/fifo.png").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/nowhere/f.txt", set + "/train/cat/dangling.txt");
+  ::testing::internal::CaptureStderr();
+  const PrepareReport report = prepare(folder, set, 3);
+  const std::string shown = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(report.bad, 3);
+  EXPECT_EQ(report.train_count, 3);
+  EXPECT_EQ(report.ignored_files, 2);
+  for (const std::string part :
+       {"train/cat/dangling.png: cannot be read: No such file or directory\n",
+        "train/cat/round.png: cannot be read: Too many levels of symbolic links\n",
+        "train/dog/fifo.png: not a regular file\n"}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << part << shown;
+  }
+  ::testing::internal::CaptureStderr();
+  expect_error(ExitCode::kData, {"3 bad records, more than --max-bad 2"},
+               [&] { prepare(folder, set, 2); });
+  ::testing::internal::GetCapturedStderr();
+  // A batch that cannot be read is an error, and is not waited for.
+  std::filesystem::remove_all(set);
+  std::filesystem::create_directory(set);
+  ASSERT_EQ(::mkfifo((set + "/train-images-idx3-ubyte").c_str(), 0600), 0);
+  expect_error(ExitCode::kData, {"set/train-images-idx3-ubyte: not a regular file"},
+               [&] { prepare(folder, set); });
 }
 
 TEST(PrepareImages, AnArchiveCutAnywhereIsAnError) {

@@ -116,8 +116,8 @@ void ImageCollector::add_image_file(const SourceFile& file) {
               " is not: put all images into such folders, or none");
   }
   Image image;
-  if (file.is_link) {
-    bad_.add(file.place, "a link inside an archive");
+  if (!file.problem.empty()) {
+    bad_.add(file.place, file.problem);
   } else if (place.class_name.empty()) {
     bad_.add(file.place, "not in a class folder");
   } else if (const auto problem = decode_image(file.content(), &image); !problem.empty()) {
