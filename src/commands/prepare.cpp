@@ -30,8 +30,8 @@ constexpr const char* kSftUsage = R"(tandem prepare sft: makes a dataset from in
   tandem prepare sft --input FILE.jsonl [FILE ...] --output FILE.h5 --tokenizer FOLDER --template chatml
 
 A record has prompt and completion; instruction, output and perhaps input; or messages, a list of role (system, user,
-assistant) and content. Only completions are learned. The last records become the validation set; with
---shuffle-records random ones do.)";
+assistant) and content, without tools or a weight other than 1. Only completions are learned. The last records become
+the validation set; with --shuffle-records random ones do.)";
 
 constexpr const char* kImagesUsage = R"(tandem prepare images: makes a dataset from labelled images
 

@@ -14,7 +14,7 @@ Json parsed_record(const std::string& line, const std::function<bool(std::string
     return nullptr;
   }
   const auto keep = [&](int depth, Json::parse_event_t event, const Json& value) {
-    constexpr int kDepthOfContent = 3;
+    constexpr int kDepthOfContent = 4;  // of what a message has, such as a list of tool calls
     return event == Json::parse_event_t::key && depth == 1
                ? is_read(value.get_ref<const std::string&>())
                : depth <= kDepthOfContent;

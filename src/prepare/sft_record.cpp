@@ -50,13 +50,63 @@ std::string alpaca(const std::string& instruction, const std::string& input) {
              instruction, input.empty() ? "" : "\n\n### Input:\n" + input, "\n\n### Response:\n");
 }
 
+// Throws BadRecord if the record can be read in two ways.
+void require_one_reading(const Json& record) {
+  const auto has = [&](const char* name) {
+    const auto found = record.find(name);
+    return found != record.end() && !found->is_null();
+  };
+  std::vector<const char*> readings;
+  if (has("messages")) {
+    readings.push_back("messages");
+  }
+  if (has("prompt") && has("completion")) {
+    readings.push_back("prompt with completion");
+  }
+  if (has("instruction") && has("output")) {
+    readings.push_back("instruction with output");
+  }
+  if (readings.size() > 1) {
+    throw BadRecord(str("both ", readings[0], " and ", readings[1], "; keep one of them"));
+  }
+}
+
+// The templates have no text for tools.
+void refuse_tools(const Json& object) {
+  for (const char* name : {"tools", "functions", "tool_calls", "function_call"}) {
+    const auto found = object.find(name);
+    if (found != object.end() && !found->empty()) {
+      throw BadRecord(str("field '", name, "' is not supported; leave out records with tools"));
+    }
+  }
+}
+
+// Throws BadRecord for what OpenAI's chats may have, and would not be learned as it is meant.
+void refuse_unread(const Json& record) {
+  refuse_tools(record);
+  const Json& messages = record["messages"];
+  for (size_t i = 0; i < messages.size(); ++i) {
+    refuse_tools(messages[i]);
+    const auto weight = messages[i].find("weight");
+    if (messages[i]["role"] == "assistant" && weight != messages[i].end() && !weight->is_null() &&
+        *weight != 1) {
+      throw BadRecord(
+          str("message ", i + 1,
+              " has a 'weight' other than 1, but all that an assistant says is learned"));
+    }
+  }
+}
+
 std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
   const bool is_plain = form == "plain";
+  require_one_reading(record);
   if (record.contains("messages")) {
     if (is_plain) {
       throw BadRecord("field 'messages' needs --template chatml or llama3");
     }
-    return chat_parts(form, chat_messages(record["messages"]));
+    const std::vector<ChatMessage> messages = chat_messages(record["messages"]);
+    refuse_unread(record);
+    return chat_parts(form, messages);
   }
   std::string prompt, completion;
   if (record.contains("instruction")) {
@@ -81,8 +131,8 @@ std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
 }  // namespace
 
 bool is_sft_field(std::string_view name) {
-  constexpr std::array<std::string_view, 6> kFields = {"messages",    "prompt", "completion",
-                                                       "instruction", "input",  "output"};
+  constexpr std::array<std::string_view, 8> kFields = {
+      "messages", "prompt", "completion", "instruction", "input", "output", "tools", "functions"};
   return std::ranges::count(kFields, name) > 0;
 }
 

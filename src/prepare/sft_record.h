@@ -17,7 +17,8 @@ bool is_sft_field(std::string_view name);
 //   prompt, completion
 //   instruction, output, and perhaps input (Taori et al. 2023)
 //   messages: a list of {role, content}, the system's first if it speaks, then the user's and the
-//   assistant's in turn
+//   assistant's in turn. Tools, and an answer of another weight than 1, cannot be read.
+// but only one of these.
 // `form`: a chat template, or "plain", which takes prompt and completion as they are, instructions
 // in Alpaca's words, and no messages. Otherwise the first two kinds are a message and its answer.
 // If the record cannot be read, returns no parts, and the problem.

@@ -29,6 +29,12 @@ def turns(*roles):
     return {"messages": [{"role": role, "content": "a"} for role in roles]}
 
 
+def changed(**fields):
+    """A question and an answer that has these fields, too."""
+    asked, answer = turns("user", "assistant")["messages"]
+    return {"messages": [asked, {**answer, **fields}]}
+
+
 class Chats(Workspace):
     @classmethod
     def setUpClass(cls):
@@ -169,7 +175,15 @@ class Chats(Workspace):
                              (turns("assistant"), "message 1 is of role 'assistant'; .* take turns"),
                              (turns("user", "user"), "message 2 is of role 'user'"),
                              (turns("user", "assistant", "system"), "message 3 is of role 'system'"),
-                             (turns("tool"), "message 1 is of role 'tool'")]:
+                             (turns("tool"), "message 1 is of role 'tool'"),
+                             (changed(weight=0), "message 2 has a 'weight' other than 1, but all that an assistant says"),
+                             (changed(tool_calls=[{"type": "function"}]), "field 'tool_calls' is not supported"),
+                             (changed(function_call={"name": "f"}), "field 'function_call' is not supported"),
+                             ({**turns("user", "assistant"), "tools": [{"type": "function"}]}, "field 'tools' is not supported"),
+                             ({**turns("user", "assistant"), "prompt": "a", "completion": "b"},
+                              "both messages and prompt with completion; keep one of them"),
+                             ({"instruction": "a", "output": "b", "prompt": "a", "completion": "b"},
+                              "both prompt with completion and instruction with output; keep one of them")]:
             with self.subTest(said):
                 line = json.dumps(record) if isinstance(record, dict) else record
                 good = b'{"prompt": "a", "completion": "b"}\n'
@@ -183,6 +197,14 @@ class Chats(Workspace):
         self.assertRegex(self.sft(lines, code=DATA).stderr, "field 'messages' needs --template chatml or llama3")
         rows = self.write("bad.csv", b"prompt,completion\na,\xff\nb\n")
         self.assertRegex(self.sft(rows, code=DATA).stderr, r"bad.csv:2: not valid UTF-8\n.*bad.csv:3: 1 fields where the header has 2")
+
+    def test_fields_that_say_nothing_change_nothing(self):
+        plain = turns("user", "assistant")
+        for record in [changed(weight=1), changed(weight=None), changed(tool_calls=[], function_call=None), {**plain, "tools": []},
+                       {**plain, "tools": None, "completion": None}, {**plain, "prompt": "a", "prompt_id": "7"}]:
+            with self.subTest(record):
+                first, second = sft_files.prepared(self, [plain, record], self.qwen, "chatml").examples
+                self.assertEqual(first, second)
 
     def test_wrong_words_are_named(self):
         lines = self.write("good.jsonl", '{"prompt": "a", "completion": "b"}')

@@ -224,4 +224,12 @@ MUTANTS = [
            ["launch.ssh Faults.test_a_dataset_that_is_damaged_on_one_host"]),
     Mutant("images: a link to nothing is not there", "src/prepare/file_source.cpp", "!walk->is_directory(error)",
            "walk->is_regular_file(error)", ["prepare.prepare_images PrepareImages.WhatIsNoRegularFileIsABadImage"]),
+    Mutant("sft: an answer of weight 0 is learned", "src/prepare/sft_record.cpp", "*weight != 1) {", "false) {",
+           ["interop.chats Chats.test_bad_records_are_named"]),
+    Mutant("sft: calls of tools are dropped", "src/prepare/record_fields.cpp", "kDepthOfContent = 4", "kDepthOfContent = 3",
+           ["interop.chats Chats.test_bad_records_are_named"]),
+    Mutant("sft: a record without tools may not say so", "src/prepare/sft_record.cpp", " && !found->empty()) {", ") {",
+           ["interop.chats Chats.test_fields_that_say_nothing_change_nothing"]),
+    Mutant("sft: one of two readings is taken", "src/prepare/sft_record.cpp", "if (readings.size() > 1) {", "if (false) {",
+           ["interop.chats Chats.test_bad_records_are_named"]),
 ]
