@@ -42,7 +42,11 @@ or without; IDX files (MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte a
 CIFAR-10 binary batches.)";
 
 void require_given(const std::string& what, bool given, std::vector<std::string>& problems) {
-  if (!given) {
+  // Options::apply says this of a value that it refused.
+  const bool is_refused = std::ranges::any_of(problems, [&](const std::string& problem) {
+    return problem.starts_with("command line: " + what + " ");
+  });
+  if (!given && !is_refused) {
     problems.push_back("--" + what + " is missing; --help shows an example");
   }
 }

@@ -232,4 +232,6 @@ MUTANTS = [
            ["interop.chats Chats.test_fields_that_say_nothing_change_nothing"]),
     Mutant("sft: one of two readings is taken", "src/prepare/sft_record.cpp", "if (readings.size() > 1) {", "if (false) {",
            ["interop.chats Chats.test_bad_records_are_named"]),
+    Mutant("a value that was refused is missing, too", "src/commands/prepare.cpp", "!given && !is_refused", "!given",
+           ["program.tokenizers Tokenizers.test_wrong_words_are_named"]),
 ]

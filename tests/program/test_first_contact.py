@@ -141,6 +141,8 @@ class FirstContact(Workspace):
         write_idx(self.path("mnist/train_labels.idx1-ubyte"), [40], labels)
         prepare = ["prepare", "images", "--input", self.path("mnist"), "--output", self.path("mnist.h5"), "--val-fraction", "0.3"]
         self.assert_one_line(self.check(run(*prepare, "--width", "4"), CONFIG), "--height is missing")
+        refused = self.check(run(*prepare, "--width", "-1", "--height", "4"), CONFIG)
+        self.assertRegex(refused.stderr, "^tandem: command line: width = -1 must be [^\n]*\n$")
         self.assertIn(": 28 training images and 12 validation images, ", self.check(run(*prepare)).stdout)
         os.makedirs(self.path("unknown"))
         with open(self.path("unknown/train-pictures"), "w") as out:

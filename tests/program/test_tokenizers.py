@@ -106,6 +106,8 @@ class Tokenizers(Workspace):
                             (["char", "--vocab-size", "300"], "--vocab-size: only --tokenizer bpe"),
                             ([self.folder, "--vocab", self.folder], "--vocab: only --tokenizer gpt2")]:
             self.assert_one_line(self.prepare("no.h5", "--tokenizer", *words, code=CONFIG), said)
+        refused = self.prepare("no.h5", "--tokenizer", "bpe", "--vocab-size", "1e3", code=CONFIG)
+        self.assertRegex(refused.stderr, "^tandem: command line: vocab-size = 1e3 must be [^\n]*\n$")
 
 
 if __name__ == "__main__":
