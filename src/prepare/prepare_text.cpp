@@ -281,11 +281,12 @@ void encode_and_write(const PrepareTextOptions& options, const Survey& survey, T
 
 void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
                   const PrepareReport& report) {
+  constexpr size_t kMostShown = 30;  // bytes of a token
   std::string tokens;
   for (const int32_t token : report.first_tokens) {
     std::string piece(tokenizer.piece(token));
     repair_utf8(&piece);
-    tokens += str("  ", token, " \"", visible(piece), "\"");
+    tokens += str("  ", token, " \"", visible(shortened(piece, kMostShown)), "\"");
   }
   std::string text = str(options.output, ": ", counted(report.documents, "document"), ", ",
                          counted(report.characters, "character"), "\n  train ",

@@ -234,4 +234,6 @@ MUTANTS = [
            ["interop.chats Chats.test_bad_records_are_named"]),
     Mutant("a value that was refused is missing, too", "src/commands/prepare.cpp", "!given && !is_refused", "!given",
            ["program.tokenizers Tokenizers.test_wrong_words_are_named"]),
+    Mutant("the report shows whole tokens of any length", "src/prepare/prepare_text.cpp", "shortened(piece, kMostShown)", "piece",
+           ["prepare.prepare_bpe PrepareText.TheReportShortensLongTokens"]),
 ]

@@ -113,6 +113,22 @@ TEST(PrepareText, TheTemplateStandsAroundEachDocument) {
                [&] { prepare_text(folder_options(folder, input)); });
 }
 
+TEST(PrepareText, TheReportShortensLongTokens) {
+  const TemporaryFolder folder;
+  BpeModel model = small_model();
+  const std::string word(1000, 'x');
+  model.pieces.push_back(word);
+  model.added.push_back({.id = 259, .special = false, .in_vocabulary = false});
+  folder.write("tokenizer.json", tokenizer_json(model));
+  ::testing::internal::CaptureStdout();
+  PrepareTextOptions options = folder_options(folder, folder.write("a.txt", word + "ab"));
+  options.val_fraction = 0.0;
+  prepare_text(options);
+  const std::string shown = ::testing::internal::GetCapturedStdout();
+  const std::string expected = "  begins with  259 \"" + std::string(27, 'x') + "...\"  256 \"ab\"";
+  EXPECT_NE(shown.find(expected), std::string::npos) << shown;
+}
+
 // Without tokens there is no document: this tokenizer removes spaces, and the end of text is there.
 TEST(PrepareText, DocumentsWithoutTokensAreNone) {
   const TemporaryFolder folder;
