@@ -236,4 +236,6 @@ MUTANTS = [
            ["program.tokenizers Tokenizers.test_wrong_words_are_named"]),
     Mutant("the report shows whole tokens of any length", "src/prepare/prepare_text.cpp", "shortened(piece, kMostShown)", "piece",
            ["prepare.prepare_bpe PrepareText.TheReportShortensLongTokens"]),
+    Mutant("tokenizer: two templates are joined", "src/data/bpe/tokenizer_json.cpp", "if (has_template_) {", "if (false) {",
+           ["prepare.prepare_bpe PrepareText.TwoTemplatesAreRefused"]),
 ]

@@ -113,6 +113,18 @@ TEST(PrepareText, TheTemplateStandsAroundEachDocument) {
                [&] { prepare_text(folder_options(folder, input)); });
 }
 
+// With Hugging Face the second one is not simply put around the first one.
+TEST(PrepareText, TwoTemplatesAreRefused) {
+  const TemporaryFolder folder;
+  BpeModel model = small_model();
+  const std::string one =
+      R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}]})";
+  model.post_processor = R"({"type": "Sequence", "processors": [)" + one + "," + one + "]}";
+  expect_error(ExitCode::kData,
+               {"tokenizer.json: a second TemplateProcessing in post_processor is not supported"},
+               [&] { parse_tokenizer_json(tokenizer_json(model), "tokenizer.json"); });
+}
+
 TEST(PrepareText, TheReportShortensLongTokens) {
   const TemporaryFolder folder;
   BpeModel model = small_model();

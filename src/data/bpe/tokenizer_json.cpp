@@ -188,6 +188,10 @@ class Reader {
         read_post_processor(part);
       }
     } else if (type == "TemplateProcessing") {
+      if (has_template_) {
+        refuse("a second TemplateProcessing in post_processor");
+      }
+      has_template_ = true;
       read_template(json);
     } else if (type != "ByteLevel") {
       refuse(str("post_processor ", type));
@@ -196,7 +200,6 @@ class Reader {
 
   void read_template(const nlohmann::json& json) {
     int texts = 0;
-    std::vector<int32_t> before, after;
     for (const nlohmann::json& part : array_field(json, "single", place_)) {
       const nlohmann::json& special = field_or_null(part, "SpecialToken");
       if (special.is_null()) {
@@ -207,7 +210,7 @@ class Reader {
       const nlohmann::json& token =
           field_or_null(field_or_null(json, "special_tokens"), name.c_str());
       for (const nlohmann::json& id : array_field(token, "ids", place_)) {
-        (texts == 0 ? before : after)
+        (texts == 0 ? model_.before : model_.after)
             .push_back(id_of_json(id, std::ssize(model_.pieces), str("special token '", name, "'"),
                                   place_));
       }
@@ -215,14 +218,13 @@ class Reader {
     if (texts != 1) {
       refuse("a TemplateProcessing that does not name the text once");
     }
-    model_.before.insert(model_.before.begin(), before.begin(), before.end());
-    model_.after.insert(model_.after.end(), after.begin(), after.end());
   }
 
   const nlohmann::json& file_;
   const nlohmann::json& json_;  // the model in it
   const std::string& place_;
   BpeModel model_;
+  bool has_template_ = false;
 };
 
 // With sorted keys, so that equal models are written equally.
