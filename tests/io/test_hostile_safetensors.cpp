@@ -149,6 +149,16 @@ TEST_F(HostileSafetensors, PickleIsRefusedWithAdvice) {
   EXPECT_EQ(message_of_file(put("fine.bin", file_of(header, 4))), "no error");
 }
 
+TEST_F(HostileSafetensors, APointerOfGitLfsIsNamed) {
+  const std::string file =
+      put("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:" +
+                                   std::string(64, 'a') + "\nsize 548105171\n");
+  const std::string expected =
+      file + ": only a pointer of Git LFS; fetch the file itself with `git lfs pull`";
+  EXPECT_EQ(message_of_file(file), expected);
+  EXPECT_EQ(message_of_file(folder_.path()), expected);
+}
+
 TEST_F(HostileSafetensors, WhatIsNoFileIsRefused) {
   EXPECT_NE(message_of_file(path("none")).find("No such file"), std::string::npos);
   EXPECT_NE(message_of_file(path(std::string(300, 'a'))).find("File name too long"),

@@ -238,4 +238,7 @@ MUTANTS = [
            ["prepare.prepare_bpe PrepareText.TheReportShortensLongTokens"]),
     Mutant("tokenizer: two templates are joined", "src/data/bpe/tokenizer_json.cpp", "if (has_template_) {", "if (false) {",
            ["prepare.prepare_bpe PrepareText.TwoTemplatesAreRefused"]),
+    Mutant("safetensors: a pointer of Git LFS has a huge header", "src/io/safetensors/reader.cpp",
+           "if (std::string_view(start, sizeof(start)) == kLfsPointer) {", "if (false) {",
+           ["io.hostile_safetensors HostileSafetensors.APointerOfGitLfsIsNamed"]),
 ]

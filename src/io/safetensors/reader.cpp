@@ -54,10 +54,15 @@ std::string read_text(const std::string& path) {
 // Reads and checks the header. Sets the byte of the file where the data begin.
 std::vector<SafetensorsPlace> read_header(const FileReader& file, int64_t* data) {
   constexpr int64_t kLength = 8;
-  char start[kLength + 1] = {};
+  constexpr std::string_view kLfsPointer = "version https://git-lfs";
+  char start[kLfsPointer.size()] = {};
   file.read(0, std::min<int64_t>(file.bytes(), sizeof(start)), start);
   if (is_pickle({start, sizeof(start)})) {
     refuse_pickle(file.path());
+  }
+  if (std::string_view(start, sizeof(start)) == kLfsPointer) {
+    fail_data(file.path(),
+              ": only a pointer of Git LFS; fetch the file itself with `git lfs pull`");
   }
   if (file.bytes() < kLength) {
     fail_data(file.path(), ": not safetensors: it has only ", file.bytes(), " bytes");
