@@ -79,7 +79,7 @@ MUTANTS = [
            " || same->second != name) {", ") {",
            ["program.hugging_face HuggingFace.test_data_of_another_tokenizer"]),
     Mutant("the token that ends a text is said to begin it", "src/weights/hugging_face/tokenizer_files.cpp",
-           "    tokens.before = before[0];\n", "",
+           "    tokens.before = {before[0]};\n", "",
            ["program.export Export.test_tokens_before_and_after_a_text"]),
     Mutant("padding of the vocabulary is shown in TensorBoard", "src/train/model_views.cpp",
            "on_host(logits).slice(0, tokenizer_->vocab_size())", "on_host(logits)",

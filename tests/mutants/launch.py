@@ -267,5 +267,5 @@ MUTANTS = [
            ["launch.checks Environment.test_what_ranks_on_other_hosts_get"]),
     Mutant("ranks yield where cores are free", "launch/run/command.py", "host.slots > int(", "host.slots < int(",
            ["launch.checks Environment.test_ranks_yield_where_there_are_more_of_them_than_cores"]),
-    Mutant("NVLink may be taken away", "launch/run/checks.py", 'r"NCCL_P2P_DISABLE"', 'r"NCCL_P2P_DISABLED"', ["launch.checks Checks"]),
+    Mutant("NVLink may be taken away", "launch/run/checks.py", 'r"NCCL_P2P_DISABLE"', 'r"NCCL_P2P_DISABLED"', ["launch.checks Checks.test_each_fault_is_named"]),
 ]

@@ -278,7 +278,7 @@ MUTANTS = [
            "  state_.val_loss.reset();\n  ++state_.step;", "  ++state_.step;",
            ["program.run_folder Counting.test_which_failures_end_a_run_and_what_may_become_the_best"]),
     Mutant("a run whose folder is renamed goes on", "src/weights/run_directory.cpp",
-           "  if (folder_ && (", "  if (false && (",
+           "  if (!is_same_file(*folder_, path_)) {", "  if (false) {",
            ["program.run_folder RunFolder.test_a_folder_that_is_renamed_ends_the_run",
             "program.run_folder RunFolder.test_another_run_in_its_place_ends_the_run"]),
     Mutant("a save removes whatever is called partial", "src/io/checkpoint/checkpoint.cpp",
