@@ -13,8 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   BadRecords bad(INT64_MAX, BadRecords::Printing::kOff);
   fuzz::accepts(ExitCode::kData, [&] {
     ImageCollector collector(&store, &bad, RecordLimit());
-    collector.add({"batches.meta.txt", "names", false, [&] { return input.substr(0, cut); }});
-    collector.add({"data_batch_1.bin", "batch", false, [&] { return batch; }});
+    collector.add({"batches.meta.txt", "names", "", [&] { return input.substr(0, cut); }});
+    collector.add({"data_batch_1.bin", "batch", "", [&] { return batch; }});
     collector.finish();
     const auto good = static_cast<int64_t>(store.images().size());
     fuzz::check((good + bad.count()) * 3073 == static_cast<int64_t>(batch.size()),

@@ -17,9 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   BadRecords bad(INT64_MAX, BadRecords::Printing::kOff);
   fuzz::accepts(ExitCode::kData, [&] {
     ImageCollector collector(&store, &bad, RecordLimit());
-    collector.add({"train-labels-idx1-ubyte", "labels", false, [&] { return files.substr(cut); }});
-    collector.add(
-        {"train-images-idx3-ubyte", "images", false, [&] { return files.substr(0, cut); }});
+    collector.add({"train-labels-idx1-ubyte", "labels", "", [&] { return files.substr(cut); }});
+    collector.add({"train-images-idx3-ubyte", "images", "", [&] { return files.substr(0, cut); }});
     collector.finish();
     std::vector<uint8_t> pixels(static_cast<size_t>(store.image_bytes()));
     for (const StoredImage& image : store.images()) {
