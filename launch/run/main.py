@@ -174,11 +174,23 @@ def main(arguments):
     return code
 
 
-if __name__ == "__main__":
-    on_stop(end_before_start)
+def run(arguments):
+    """The exit code, once standard output is written."""
     try:
-        sys.exit(main(sys.argv[1:]))
+        try:
+            return main(arguments)
+        finally:
+            if sys.stdout:
+                sys.stdout.flush()
     except Failure as failure:
         for line in failure.lines:
             say(line)
-        sys.exit(failure.code)
+        return failure.code
+    except OSError as error:
+        say(f"{error}: mend what cannot be read or written, and start it again")
+        os._exit(DATA)  # otherwise Python writes its output once more at the end, and fails with 120
+
+
+if __name__ == "__main__":
+    on_stop(end_before_start)
+    sys.exit(run(sys.argv[1:]))

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """launch/run.sh: what it reads, and what it finds wrong with hosts that are made up."""
-import contextlib
 import datetime
-import io
 import json
 import os
 import resource
@@ -267,9 +265,9 @@ class Choices(unittest.TestCase):
         known, open_ = main.type_of([a, b], INSTANCES), {"dist.min_gb_s": "0", "run.usd_per_node_hour": "0"}
         least = [main.from_type(known, [a] * count, "spot", open_) for count in (1, 2, 3, 4, 16)]
         self.assertEqual(least, [["--dist.min_gb_s", str(gb_s)] for gb_s in (200, 60, 28, 28, 28)])
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with mock.patch.object(main, "say") as say:
             self.assertEqual(main.from_type(known, [a], "on_demand", {**open_, "dist.min_gb_s": "3"}), ["--run.usd_per_node_hour", "22.5"])
-        self.assertRegex(said.getvalue(), r"^run: the price of 2020-01-31 is \d+ days old: ")
+        self.assertRegex(say.call_args[0][0], r"^the price of 2020-01-31 is \d+ days old: ")
         self.assertEqual(main.from_type(known, [a], "on_demand", {"dist.min_gb_s": "3", "run.usd_per_node_hour": "20"}), [])
         self.assertIsNone(main.type_of([a, Host("c", 8, {"machine": ["unknown"]})], INSTANCES))
 

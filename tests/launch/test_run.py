@@ -180,6 +180,26 @@ class OneMachine(Launched):
         self.finish(self.start("SIGTERM", "--train.steps", last + 2), 0)
         self.assertEqual(max(losses(self.run_folder("SIGTERM"))), last + 2)
 
+    def test_a_stop_saves_when_nobody_can_read_what_is_said(self):
+        for name, closing in [("full", "2>/dev/full"), ("closed", "2>&-"), ("gone", "2> >(exec true)")]:
+            with self.subTest(name):
+                command = [RUN, "--tandem", tandem_program.TANDEM, "--hosts", "localhost:2", "--", *self.arguments(name, "--train.steps", 10**6)]
+                process = subprocess.Popen(["bash", "-c", f'exec "$@" {closing}', "bash", *command], stdout=subprocess.DEVNULL)
+                self.addCleanup(lambda process=process: (process.kill(), process.wait()))
+                wait_until(lambda: trained(self.run_folder(name), 3), seconds=30)
+                process.terminate()
+                self.assertEqual(process.wait(timeout=60), STOPPED)
+                last = max(losses(self.run_folder(name)))
+                self.assertIn(f"step-{last:08d}", os.listdir(os.path.join(self.run_folder(name), "checkpoints")))
+
+    def test_output_that_cannot_be_written(self):
+        for words in [["--print", "--", *self.arguments("unwritten")], ["--help"], ["--", "train", "--help"]]:
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([RUN, "--tandem", tandem_program.TANDEM, *words], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      env={**os.environ, "PYTHONUNBUFFERED": ""})  # argparse itself hides an error that comes at once
+            self.assertEqual(done.returncode, DATA, done.stderr)
+            self.assertRegex(done.stderr, r"\Arun: .*No space left on device: .*\n\Z")
+
     def test_a_stop_at_any_moment(self):
         for wait_ms in (0, 300, 900):
             name = f"early{wait_ms}"

@@ -268,4 +268,8 @@ MUTANTS = [
     Mutant("ranks yield where cores are free", "launch/run/command.py", "host.slots > int(", "host.slots < int(",
            ["launch.checks Environment.test_ranks_yield_where_there_are_more_of_them_than_cores"]),
     Mutant("NVLink may be taken away", "launch/run/checks.py", 'r"NCCL_P2P_DISABLE"', 'r"NCCL_P2P_DISABLED"', ["launch.checks Checks.test_each_fault_is_named"]),
+    Mutant("a full disk for what run.sh says kills the ranks at a stop", "launch/run/errors.py", "    with contextlib.suppress(OSError):\n", "    if True:\n",
+           ["launch.run OneMachine.test_a_stop_saves_when_nobody_can_read_what_is_said"]),
+    Mutant("output of run.sh that cannot be written is a traceback", MAIN, "    except OSError as error:\n", "    except KeyError as error:\n",
+           ["launch.run OneMachine.test_output_that_cannot_be_written"]),
 ]
