@@ -35,6 +35,13 @@ def like(pattern, example, longest):
     return convert
 
 
+def filled(text):
+    """An option's type: any text but an empty one, which a variable that is not set gives."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: give it a value, or leave it out")
+    return text
+
+
 def settings_in(words):
     """(key, value) of each --key VALUE and --key=VALUE. A switch has the value None, a word that belongs to no key the key ""."""
     rest = list(words)

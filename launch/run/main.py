@@ -11,7 +11,7 @@ import checks
 import flight
 import nodes
 from command import environment
-from command_line import Parser, whole
+from command_line import Parser, filled, whole
 from errors import CONFIG, DATA, STOPPED, TEMPORARY, Failure, say
 from hosts import Host, Platform
 from instances import MARKETS, doubts, machine_types
@@ -28,8 +28,8 @@ def options(arguments):
     parser = Parser(prog="launch/run.sh", usage="launch/run.sh [options] -- train [--section.key VALUE ...]", allow_abbrev=False,
                     description="Starts a training job on all of its hosts, after checks that find what is wrong with them.")
     parser.add_argument("--platform", default="auto", help="auto, or one of launch/platforms (auto)")
-    parser.add_argument("--hostfile", default="", help="a file with a line HOST slots=RANKS for each host")
-    parser.add_argument("--hosts", default="", help="the same as a list: a:8,b:8")
+    parser.add_argument("--hostfile", type=filled, help="a file with a line HOST slots=RANKS for each host")
+    parser.add_argument("--hosts", type=filled, help="the same as a list: a:8,b:8")
     parser.add_argument("--tandem", default=os.path.join(os.path.dirname(LAUNCH), "build", "tandem"), help="the program (build/tandem)")
     parser.add_argument("--wait", type=whole(0), default=300, metavar="S", help="seconds for the hosts to answer (300)")
     parser.add_argument("--grace", type=whole(0), default=110, metavar="S", help="seconds from a request to stop until all is killed (110)")
@@ -40,7 +40,7 @@ def options(arguments):
     parser.add_argument("--print", action="store_true", help="show the command, start nothing")
     split = arguments.index("--") if "--" in arguments else len(arguments)
     chosen = parser.parse_args(arguments[:split])
-    chosen.job = arguments[split + 1:]
+    chosen.hosts, chosen.hostfile, chosen.job = chosen.hosts or "", chosen.hostfile or "", arguments[split + 1:]
     if chosen.job[:1] != ["train"]:
         raise Failure(CONFIG, "nothing to start: end with `-- train --config FILE ...`")
     if chosen.hosts and chosen.hostfile:

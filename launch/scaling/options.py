@@ -3,7 +3,7 @@ import argparse
 import os
 import re
 
-from command_line import Parser, like, settings_in, whole
+from command_line import Parser, filled, like, settings_in, whole
 from errors import CONFIG, Failure
 from instances import MARKETS
 
@@ -65,8 +65,8 @@ def parser():
     p.add_argument("--launch", default="", metavar="TEMPLATE",
                    help="command in place of launch/run.sh, such as 'mpirun -np {ranks} {command}'; {nodes} may occur too")
     p.add_argument("--platform", default="", help="for launch/run.sh")
-    p.add_argument("--hostfile", default="", metavar="FILE", help="for launch/run.sh; a case takes the first nodes")
-    p.add_argument("--hosts", default="", metavar="A,B", help="the same as a list")
+    p.add_argument("--hostfile", type=filled, metavar="FILE", help="for launch/run.sh; a case takes the first nodes")
+    p.add_argument("--hosts", type=filled, metavar="A,B", help="the same as a list")
     p.add_argument("--instance", default="", metavar="TYPE", help="machine type in launch/instances.json")
     p.add_argument("--gpu", default="", metavar="NAME", help="for `tandem estimate --gpu` (that of --instance, otherwise none)")
     p.add_argument("--price", default="on_demand", choices=MARKETS,
@@ -91,6 +91,7 @@ def settings_of(words):
 
 def parse(words):
     request, rest = parser().parse_known_args(words, Request())
+    request.hosts, request.hostfile = request.hosts or "", request.hostfile or ""
     sweep = {key: values.split(",") for key, _, values in (text.partition("=") for text in request.sweep)}
     if len(sweep) != len(request.sweep):
         raise Failure(CONFIG, "--sweep: a setting stands twice; list all of its values once")

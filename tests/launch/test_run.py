@@ -373,6 +373,8 @@ class OneMachine(Launched):
                 (["--platform", "ssh"], [], CONFIG, "--platform ssh needs --hostfile FILE or --hosts"),
                 (["--hostfile", "/no/such/file"], [], CONFIG, "--hostfile /no/such/file: no such file"),
                 (["--hosts", "a:1", "--hostfile", "x"], [], CONFIG, "give one of them"),
+                (["--hosts", ""], [], CONFIG, "argument --hosts: is empty: give it a value, or leave it out"),
+                (["--hostfile="], [], CONFIG, "argument --hostfile: is empty: give it a value, or leave it out"),
                 (["--hosts", "localhost:2"], ["--train.global_batch", "x"], CONFIG, "command line: train.global_batch = x must be a whole number in"),
                 (["--wait", "soon"], [], CONFIG, "'soon' is no whole number"),
                 (["--colour", "red"], [], CONFIG, "unrecognized arguments: --colour red"),

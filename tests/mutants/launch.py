@@ -272,4 +272,6 @@ MUTANTS = [
            ["launch.run OneMachine.test_a_stop_saves_when_nobody_can_read_what_is_said"]),
     Mutant("output of run.sh that cannot be written is a traceback", MAIN, "    except OSError as error:\n", "    except KeyError as error:\n",
            ["launch.run OneMachine.test_output_that_cannot_be_written"]),
+    Mutant("hosts from a variable that is not set are this machine", COMMAND_LINE, "    if not text:\n", "    if False:\n",
+           ["launch.run OneMachine.test_refusals"]),
 ]

@@ -62,6 +62,7 @@ class Plans(Studies):
             (["--launch", "", "--hosts", "a,b"], "how many ranks has a node? Say --node-size N or --instance TYPE"),
             (["--launch", "", "--hosts", "a", "--node-size", 1], "2 ranks need 2 nodes of 1, and there is 1 host"),
             (["--launch", "", "--hosts", "a", "--hostfile", "b"], "--hosts and --hostfile cannot be given together"),
+            (["--launch", "", "--hosts", ""], "argument --hosts: is empty: give it a value, or leave it out; --help shows all options"),
             (["--max-dollars", 5], "--max-dollars needs a price: give --instance or --usd-per-node-hour"),
             (["--max-dollars", "much"], "argument --max-dollars: 'much' must be a number of dollars; --help shows all options"),
             (["--usd-per-node-hour", 3600, "--max-dollars", 5],
