@@ -15,6 +15,7 @@ MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 KEYWORDS = "boards count cores cpu max-slots port slot slots sockets user-name username".split()
 LONGEST_NAME = 253  # letters
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "platforms")
+OWN_HOSTS = ("kubernetes", "sagemaker", "slurm")  # platforms that know their hosts
 
 
 @dataclass
@@ -37,6 +38,9 @@ class Platform:
         if name == "local" and (hostfile or others(hosts)):
             raise Failure(CONFIG, f"--platform local is this machine alone, and {hostfile or ', '.join(others(hosts))} may be another: give "
                                   "--hosts localhost:N, or take --platform ssh")
+        if name in OWN_HOSTS and (hosts or hostfile):
+            raise Failure(CONFIG, f"{'--hosts' if hosts else '--hostfile'} means nothing here: the hosts are those of the platform {name}; leave it "
+                                  "out, or name another with --platform, such as ssh")
         if name == "ssh" and not (hosts or hostfile):
             raise Failure(CONFIG, "--platform ssh needs --hostfile FILE or --hosts a:8,b:8")
         if hostfile and not os.path.isfile(hostfile):

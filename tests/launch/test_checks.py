@@ -19,7 +19,7 @@ import nccl_log
 import nodes
 from command import environment
 from errors import CONFIG, DATA, Failure
-from hosts import Host, Platform
+from hosts import OWN_HOSTS, Host, Platform
 from instances import MARKETS
 from recorded import GOOD, NCCL_LOG
 
@@ -193,6 +193,17 @@ class HostLists(unittest.TestCase):
                 Platform("local", hosts, hostfile)
             self.assertEqual(caught.exception.code, CONFIG)
             self.assertIn(f"--platform local is this machine alone, and {other} may be another: ", str(caught.exception))
+
+    def test_platforms_that_have_hosts_of_their_own(self):
+        for job, name, hosts, hostfile, option in [("7", "auto", "localhost:2", "", "--hosts"), ("7", "auto", "", __file__, "--hostfile"),
+                                                   *(("", name, "a:2", "", "--hosts") for name in OWN_HOSTS)]:
+            with self.subTest(name), mock.patch.dict(os.environ, SLURM_JOB_ID=job), self.assertRaises(Failure) as caught:
+                Platform(name, hosts, hostfile)
+            self.assertEqual(caught.exception.code, CONFIG)
+            self.assertRegex(str(caught.exception), f"^{option} means nothing here: the hosts are those of the platform ")
+        with mock.patch.dict(os.environ, SLURM_JOB_ID="7"):
+            self.assertEqual(Platform("auto", "", "").name, "slurm")
+            self.assertEqual(Platform("ssh", "a:2", "").name, "ssh")
 
     def test_lists(self):
         self.assertEqual(self.parse(list="a:8,b"), [("a", 8), ("b", 0)])

@@ -274,4 +274,8 @@ MUTANTS = [
            ["launch.run OneMachine.test_output_that_cannot_be_written"]),
     Mutant("hosts from a variable that is not set are this machine", COMMAND_LINE, "    if not text:\n", "    if False:\n",
            ["launch.run OneMachine.test_refusals"]),
+    Mutant("hosts that are named in a Slurm job are left out of account", "launch/run/hosts.py", "if name in OWN_HOSTS and", "if False and",
+           ["launch.checks HostLists.test_platforms_that_have_hosts_of_their_own"]),
+    Mutant("a study in a Slurm job measures all of its hosts", "launch/scaling/launches.py", ", \"\")) in OWN_HOSTS:", ", \"\")) in []:",
+           ["launch.scaling_plans Plans.test_in_a_slurm_job_no_wrong_number_of_ranks_is_measured"]),
 ]

@@ -10,13 +10,16 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from scaling_studies import FOLDER, LAUNCH, SCALING, STAND_IN, Studies
 
 sys.path.insert(0, LAUNCH)
+sys.path.insert(0, os.path.join(FOLDER, "..", "..", "program"))
 import scaling.main
 from errors import DATA, Failure
 from scaling import launches, prices
+from tandem_program import write_program
 
 GOLDEN = os.path.join(FOLDER, "plan.txt")
 
@@ -89,6 +92,15 @@ class Plans(Studies):
         for where in (["--hosts", "a,b,c"], ["--hosts", "a:2,b:2,c:2", "--platform", "ssh"], ["--hostfile", "hosts"]):
             said = self.measure("--launch", "", *where, "--node-size", 2, "--ranks", 1, 2, 4, "--plan")
             self.assertEqual(re.findall(r"--hosts (\S+) -- train", said), ["a:1", "a:2", "a:2,b:2"])
+
+    def test_in_a_slurm_job_no_wrong_number_of_ranks_is_measured(self):
+        write_program(self.path("scontrol"), "#!/bin/sh\necho a; echo b\n")
+        slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "[a-b]", "PATH": f"{self.folder}:{os.environ['PATH']}"}
+        with mock.patch.dict(os.environ, slurm):
+            said = self.measure("--launch", "", "--node-size", 1, "--plan", code=2)
+            self.assertRegex(said, "^scaling: a case takes the first nodes only, and the platform here starts a job on all of its hosts: .*\n$")
+            said = self.measure("--launch", "", "--hosts", "a,b", "--node-size", 1, "--plan", code=2)
+            self.assertRegex(said, "^scaling: --hosts means nothing here: .*\n$")
 
     def test_ranks_of_one_machine_have_equal_threads(self):
         def threads(*words):
