@@ -10,7 +10,7 @@ import subprocess
 import time
 from statistics import median
 
-from command_line import printable
+from command_line import SHOWN, printable
 from errors import CONFIG, DATA, NUMERICAL, Failure
 from files import regular
 from hosts import OWN_HOSTS, Platform, the_platform_here
@@ -67,6 +67,9 @@ def from_template(template, case, command):
         raise Failure(CONFIG, f"--launch '{template}': {error}")
     if "{command}" not in words:
         raise Failure(CONFIG, f"--launch '{template}' must have {{command}} as a word of its own, such as 'mpirun -np {{ranks}} {{command}}'")
+    if "{ranks}" not in template:
+        raise Failure(CONFIG, f"--launch '{template[:SHOWN]}' must say {{ranks}}, or every case would have the same number, such as "
+                              "'mpirun -np {ranks} {command}'")
     words = [word.replace("{ranks}", str(case["ranks"])).replace("{nodes}", str(case["nodes"])) for word in words]
     at = words.index("{command}")
     return [*words[:at], *command, *words[at + 1:]]
@@ -121,7 +124,7 @@ class Launch:
         said = read_lines(self.log)
         try:
             if code == 0:
-                record["measured"], record["settings"] = measure(self.folder, request)
+                record["measured"], record["settings"] = measure(self.folder, request, case["ranks"])
                 record["says"] = [line for line in said if line.startswith(("machine ", "ranks ", "model "))]
             else:
                 record["last_line"] = last_line(said)
@@ -163,7 +166,7 @@ def between_bytes(wire):
     return sum(sent["between"] for traffic, sent in wire.items() if traffic != "control")
 
 
-def measure(folder, request):
+def measure(folder, request, ranks):
     """What the steps after the warm-up measured, and all settings with their defaults.
 
     `step_ms` is rank 0's. Every step needs the gradients of all ranks, so no rank gets a step ahead, and in the median it is the
@@ -178,8 +181,12 @@ def measure(folder, request):
                 elif "checkpoint" in line and line["step"] > request.warmup:
                     saves.append(line["checkpoint"]["slowest"])
         settings = read_file(os.path.join(folder, "config.cfg"))
-    except (OSError, ValueError, RecursionError, Failure) as error:
+        with open(os.path.join(folder, "report.json"), opener=regular) as file:
+            started = json.load(file)["starts"][-1]["ranks"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, Failure) as error:
         raise Failure(DATA, f"the run wrote no metrics: {error}; do all hosts share its folder?")
+    if started != ranks:
+        raise Failure(CONFIG, f"the run had {started} ranks, not {ranks}: let the launcher start as many as {{ranks}} says")
     kept = [steps[step] for step in range(request.warmup + 1, request.steps + 1) if step in steps]
     if len(kept) != request.keep:
         raise Failure(DATA, f"{path} has {len(kept)} of the {request.keep} steps to be kept")

@@ -195,6 +195,11 @@ class GoingOn(Studies):
         said = self.measure("--launches", 1, "--launch", "env RANKS={ranks} true {command}", code=3)
         self.assertIn("metrics.jsonl", said)
 
+    def test_another_number_of_ranks(self):
+        said = self.measure("--launches", 1, "--launch", "env RANKS=2 ASKED={ranks} {command}", code=2)
+        self.assertIn("  failed with 2: the run had 2 ranks, not 1: let the launcher start as many as {ranks} says\n", said)
+        self.assertEqual([(case["ranks"], bool(case["step_ms"])) for case in self.results()["cases"]], [(1, False), (2, True)])
+
     def test_another_command_or_program(self):
         self.measure("--launches", 1)
         self.assertIn("keep was 20 and is 30", self.measure("--launches", 1, "--keep", 30, code=2))

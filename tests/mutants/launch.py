@@ -278,4 +278,8 @@ MUTANTS = [
            ["launch.checks HostLists.test_platforms_that_have_hosts_of_their_own"]),
     Mutant("a study in a Slurm job measures all of its hosts", "launch/scaling/launches.py", ", \"\")) in OWN_HOSTS:", ", \"\")) in []:",
            ["launch.scaling_plans Plans.test_in_a_slurm_job_no_wrong_number_of_ranks_is_measured"]),
+    Mutant("a case has the figures of another number of ranks", "launch/scaling/launches.py", "if started != ranks:", "if False:",
+           ["launch.scaling GoingOn.test_another_number_of_ranks"]),
+    Mutant("every case is started with the same number of ranks", "launch/scaling/launches.py", """if "{ranks}" not in template:""", "if False:",
+           ["launch.scaling_plans Plans.test_what_is_refused"]),
 ]

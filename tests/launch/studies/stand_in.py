@@ -105,6 +105,8 @@ def write(settings, ranks, times, added_loss):
         for key, value in settings.items():
             section, name = key.split(".")
             out.write(f"[{section}]\n{name} = {value}\n")
+    with open(os.path.join(folder, "report.json"), "w") as out:
+        json.dump({"starts": [{"ranks": ranks}]}, out)
     tokens = int(settings["train.global_batch"]) * TOKENS_A_SAMPLE
     with open(os.path.join(folder, "metrics.jsonl"), "w") as out:
         for step, ms in enumerate(times, 1):

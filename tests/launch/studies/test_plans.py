@@ -60,6 +60,8 @@ class Plans(Studies):
             (["--tandem", "none"], "no program none; build it with launch/build.sh, or name it with --tandem"),
             (["--launch", "mpirun -np {ranks}"], "--launch 'mpirun -np {ranks}' must have {command} as a word of its own, "
                                                  "such as 'mpirun -np {ranks} {command}'"),
+            (["--launch", "mpirun -np 2 {command}"], "--launch 'mpirun -np 2 {command}' must say {ranks}, or every case would have the same "
+                                                     "number, such as 'mpirun -np {ranks} {command}'"),
             (["--hosts", "a,b"], "--launch replaces launch/run.sh, so --platform, --hostfile and --hosts mean nothing with it; "
                                  "write them into the template"),
             (["--launch", "", "--hosts", "a,b"], "how many ranks has a node? Say --node-size N or --instance TYPE"),
@@ -141,7 +143,7 @@ class Plans(Studies):
             os.mkfifo(path)
             for _ in range(2):
                 with self.assertRaises(Failure) as caught:
-                    launches.measure(folder, None)
+                    launches.measure(folder, None, 1)
                 self.assertEqual(caught.exception.code, DATA)
                 os.remove(path)
                 with open(path, "w") as file:
