@@ -58,7 +58,7 @@ def first(host, key, default=""):
 
 def number(host, key):
     text = first(host, key)
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def check_program(host, hosts, job):

@@ -2,6 +2,8 @@
 import os
 import re
 
+from checks import number
+
 # What the launcher gives to ranks on other hosts, besides Open MPI's own variables.
 FORWARDED = re.compile(r"PATH|LD_LIBRARY_PATH|TMPDIR|TZ|CUDA_\w+|NCCL_\w+|FI_\w+|RDMAV_\w+|OMP_\w+|HDF5_\w+|TANDEM_\w+")
 NOT_FOR_JOBS = "lo,docker0,veth_def_agent"
@@ -26,7 +28,7 @@ def environment(hosts, net, nccl_log, own):
     }
     if os.geteuid() == 0:
         wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    if any(host.slots > int(host.facts["cores"][0]) for host in hosts if "cores" in host.facts):
+    if any(host.slots > (number(host, "cores") or host.slots) for host in hosts):
         wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if net == "efa":
         # NCCL fails with this name rather than fall back to sockets; plugins before and after 1.13 take it.

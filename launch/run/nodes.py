@@ -101,7 +101,8 @@ def find_unshared(platform, hosts, folder):
 def count_started(platform, host, folder, ranks, seconds):
     """How many ranks have left their mark in a folder (launch/rank.sh); removes it. A listing may be an older one on NFS."""
     count = 'n=0; for ((i = 0; i < $2; i++)); do [ ! -e "$1/$i" ] || n=$((n + 1)); done; echo $n; rm -rf "$1"'
-    return int(call(platform, host, count, folder, str(ranks), seconds=seconds)[0] or 0)
+    lines = call(platform, host, count, folder, str(ranks), seconds=seconds)[0].split()  # a login may print before it
+    return int(lines[-1]) if lines and lines[-1].isdecimal() else 0
 
 
 def end_job(platform, hosts, job, records):

@@ -247,6 +247,19 @@ class Refusals(unittest.TestCase):
             self.assertEqual((said, os.path.exists(late)), (("", "no answer within 1 s"), False))
 
 
+class Answers(unittest.TestCase):
+    def test_a_login_may_print(self):
+        for said, count in [("2\n", 2), ("Welcome\nLast login: 7 May\n2\n", 2), ("Welcome\n", 0), ("", 0)]:
+            with mock.patch.object(nodes, "call", lambda *_, **__: (said, "")):
+                self.assertEqual(nodes.count_started(None, Host("a"), "marks", 2, 1), count)
+
+    def test_cores_that_are_no_number(self):
+        for cores, given in [(["4"], "1"), (["8"], None), (["busy now", "4"], None), (["²"], None), (None, None)]:
+            with mock.patch.dict(os.environ), self.subTest(cores):
+                os.environ.pop("OMPI_MCA_mpi_yield_when_idle", None)
+                self.assertEqual(environment(pair({"cores": cores})[1:], "", "", {}).get("OMPI_MCA_mpi_yield_when_idle"), given)
+
+
 class Choices(unittest.TestCase):
     def test_fewer_hosts_take_ranks_that_divide_the_batch(self):
         three = [Host(name, 8) for name in "abc"]

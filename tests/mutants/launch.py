@@ -282,4 +282,8 @@ MUTANTS = [
            ["launch.scaling GoingOn.test_another_number_of_ranks"]),
     Mutant("every case is started with the same number of ranks", "launch/scaling/launches.py", """if "{ranks}" not in template:""", "if False:",
            ["launch.scaling_plans Plans.test_what_is_refused"]),
+    Mutant("what a login prints is taken for a count of ranks", NODES, "int(lines[-1])", "int(lines[0])",
+           ["launch.checks Answers.test_a_login_may_print"]),
+    Mutant("any text is a number of a host", CHECKS, "int(text) if text.isdecimal()", "int(text) if text",
+           ["launch.checks Answers.test_cores_that_are_no_number"]),
 ]
