@@ -6,7 +6,7 @@ import re
 import shutil
 
 from command_line import UNTRAINED
-from errors import CONFIG, Failure
+from errors import CONFIG, DATA, Failure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHARED = "fsx"  # the channel that all hosts write to
@@ -113,8 +113,11 @@ class Container:
     def export_model(self, run):
         """The run's best checkpoint, or its newest if none was validated, and its tokenizer or classes: a folder for `tandem serve`."""
         checkpoints = os.path.join(run, "checkpoints")
-        steps = sorted(name for name in os.listdir(checkpoints) if re.fullmatch(r"step-\d+", name))
-        source = os.path.join(checkpoints, "best" if os.path.isdir(os.path.join(checkpoints, "best")) else steps[-1])
+        names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+        saved = sorted(name for name in names if re.fullmatch(r"step-\d+", name)) + ["best"] * ("best" in names)
+        if not saved:
+            raise Failure(DATA, f"{checkpoints} has no checkpoint, and so there is no model: leave out checkpoint.at_end = false, or let the run save")
+        source = os.path.join(checkpoints, saved[-1])
         with open(os.path.join(source, "manifest.json"), encoding="utf-8") as file:
             name = f"step-{json.load(file)['step']:08d}"
         shutil.copytree(source, self.path("model", "checkpoints", name), dirs_exist_ok=True)

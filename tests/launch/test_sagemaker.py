@@ -161,6 +161,13 @@ class OneHost(Sagemaker):
             self.finished(self.start(f"breaks-{len(said)}", train=self.path("launch/sagemaker/train"), **{"data.path": self.text}), 1)
             self.assertEqual(self.read("output/failure"), reason)
 
+    def test_a_run_that_saved_nothing(self):
+        errors = self.finished(self.start("unsaved", **{"data.path": self.text, "checkpoint.at_end": "false"}), DATA)[1]
+        line = f"{self.ml}/checkpoints/unsaved/checkpoints has no checkpoint, and so there is no model: "
+        self.assertIn("run: " + line, errors.splitlines()[-1])
+        self.assertTrue(self.read("output/failure").startswith(line))
+        self.assertFalse(os.path.exists(os.path.join(self.ml, "model")))
+
     def test_what_is_refused(self):
         for name, code, line, more in [
                 ("gone", CONFIG, "config = no.cfg is in none of .*/data/c, /.*", {"config": "no.cfg", "channels": {"c": {}}}),

@@ -286,4 +286,6 @@ MUTANTS = [
            ["launch.checks Answers.test_a_login_may_print"]),
     Mutant("any text is a number of a host", CHECKS, "int(text) if text.isdecimal()", "int(text) if text",
            ["launch.checks Answers.test_cores_that_are_no_number"]),
+    Mutant("a job of SageMaker that saved nothing ends with a traceback", CONTAINER, "        if not saved:\n", "        if False:\n",
+           ["launch.sagemaker OneHost.test_a_run_that_saved_nothing"]),
 ]
