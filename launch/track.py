@@ -188,11 +188,14 @@ class Mlflow:
         if not sent.here["id"]:
             experiment = self.client.get_experiment_by_name(project)
             number = experiment.experiment_id if experiment else self.client.create_experiment(project)
-            sent.here["id"] = self.client.create_run(number, run_name=run.name).info.run_id
+            sent.here.update(id=self.client.create_run(number, run_name=run.name).info.run_id, params=False)
             sent.save()
+        if not sent.here.get("params", True):  # an earlier call may have failed here
             settings = [self.entities.Param(key, str(value)) for key, value in run.settings.items()]
             for first in range(0, len(settings), 100):  # MLflow takes no more at once
                 self.client.log_batch(sent.here["id"], params=settings[first:first + 100])
+            sent.here["params"] = True
+            sent.save()
         self.id = sent.here["id"]
 
     def send(self, lines):

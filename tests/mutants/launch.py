@@ -288,4 +288,8 @@ MUTANTS = [
            ["launch.checks Answers.test_cores_that_are_no_number"]),
     Mutant("a job of SageMaker that saved nothing ends with a traceback", CONTAINER, "        if not saved:\n", "        if False:\n",
            ["launch.sagemaker OneHost.test_a_run_that_saved_nothing"]),
+    Mutant("parameters that MLflow has refused are not sent again", TRACK, "params=False)", "params=True)",
+           ["report.track Refused.test_a_client_that_fails"]),
+    Mutant("parameters are sent to MLflow at each call", TRACK, '            sent.here["params"] = True\n', "",
+           ["report.track Refused.test_a_client_that_fails"]),
 ]

@@ -53,6 +53,7 @@ class MlflowClient:
         return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
     def log_batch(self, run, metrics=(), params=()):
         if metrics: fails("send")
+        if params: fails("params")
         assert len(metrics) <= 1000 and len(params) <= 100
         note("batch", run, [vars(m) for m in metrics], {p.key: p.value for p in params})
     def set_tag(self, run, key, value): fails("end") or note("tag", run, key, value)
@@ -321,10 +322,12 @@ class Refused(Tracked):
     def test_a_client_that_fails(self):
         self.log(training(10))
         self.report("finished")
-        for place, code in [("begin", 2), ("send", 75), ("end", 75)]:
+        for place, code in [("begin", 2), ("params", 2), ("params", 2), ("send", 75), ("end", 75)]:
             self.assertEqual(self.track("mlflow", code=code, FAILS=place), "track: mlflow: no [1mfolder\n")
         self.track("mlflow")
         self.assertEqual(self.metrics_sent(), [("loss", 10, 0.1, 1010000), ("slowest/rank", 10, 0, 1010000), ("slowest/ratio", 10, 1.5, 1010000)])
+        self.assertEqual([params["train.steps"] for _, _, params in self.calls("batch") if params], ["20"])
+        self.assertEqual(len(self.calls("create")), 1)
 
     def test_reports_of_any_shape(self):
         self.log(training(10))
