@@ -9,11 +9,11 @@
 #   fuzz     build-fuzz   the fuzzers of tests/fuzz alone, with clang++-16 or $CLANG, without MPI
 # BUILD=NAME replaces "build" in the folders' names. TANDEM_WERROR=ON makes warnings errors. CONFIGURE_ONLY=1 builds nothing.
 set -euo pipefail
-[ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
+[[ ! ${1:-} =~ ^(-h|--help)$ ]] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 cd "$(dirname "$0")/.."
 configuration=release
 case "${1:-}" in
-  "" | -*) ;;
+  "" | -[[:upper:]]*) ;;  # words of CMake, as -DTANDEM_NATIVE=OFF
   *) configuration=$1; shift ;;
 esac
 build=${BUILD:-build}-$configuration type=Debug cuda=ON simt=OFF sanitize=OFF target=all

@@ -292,4 +292,5 @@ MUTANTS = [
            ["report.track Refused.test_a_client_that_fails"]),
     Mutant("parameters are sent to MLflow at each call", TRACK, '            sent.here["params"] = True\n', "",
            ["report.track Refused.test_a_client_that_fails"]),
+    Mutant("build.sh gives any word with a dash to CMake", "launch/build.sh", "-[[:upper:]]*)", "-*)", ["style.help"]),
 ]

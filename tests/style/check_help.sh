@@ -27,9 +27,11 @@ refuses() {
 }
 for script in launch/{quickstart.sh,setup.sh,build.sh,run.sh,supervise.sh,scaling.py,track.py,sagemaker/submit.py,eks/render.py} \
     tests/nightly.sh; do
-  [ "$script" = launch/build.sh ] || refuses "$script" --unknown
+  refuses "$script" --unknown
 done
 refuses launch/build.sh unknown
+refuses launch/build.sh -x
+"$top/launch/build.sh" -h | grep -q 'release  build' || wrong "launch/build.sh -h does not help"
 refuses launch/quickstart.sh "$here"
 refuses launch/quickstart.sh --gpu none.txt
 rm -f help errors
