@@ -15,6 +15,7 @@ ANSWER_S = 10  # a host must answer within this time
 SHARED_S = 5   # the other hosts must see a file that one of them wrote within this time
 LOST_S = 9     # a host that is silent for so long is lost, while the ranks are asked to save
 END_S = 2      # a host that is silent for so long is lost, once its job has ended
+LONGEST_LIST = 200  # letters; names of hosts that are waited for
 LOGIN = "ssh is refused ({}): let this user log in with a key, without a password"
 # What is refused now is refused later, too: words of ssh and srun, and a line for the user.
 REFUSED = {"Permission denied": LOGIN, "Host key verification failed": LOGIN, "REMOTE HOST IDENTIFICATION HAS CHANGED": LOGIN,
@@ -61,8 +62,14 @@ def ask(platform, host, arguments, deadline):
 
 def ask_all(platform, hosts, arguments, wait, min_hosts, only_show=False):
     """The hosts that answered within `wait` seconds. Failure when fewer than `min_hosts` did (0: all must). only_show: all hosts."""
-    deadline = time.monotonic() + wait
-    errors = on_all(hosts, lambda host: ask(platform, host, arguments, deadline))
+    began = time.monotonic()
+    errors = on_all(hosts, lambda host: ask(platform, host, arguments, began))
+    silent = [host for host, error in zip(hosts, errors) if error and not any(text in error for text in REFUSED)]
+    if silent and time.monotonic() < began + wait:
+        names = ", ".join(host.name for host in silent)
+        say(f"no answer yet from {names if len(names) <= LONGEST_LIST else names[:LONGEST_LIST] + '...'}: waits {wait} s at most (--wait)")
+        later = dict(zip((host.name for host in silent), on_all(silent, lambda host: ask(platform, host, arguments, began + wait))))
+        errors = [later.get(host.name, error) for host, error in zip(hosts, errors)]
     refused = [next((line for text, line in REFUSED.items() if text in error), "") for error in errors]
     lines = [f"{host.name}: " + (line or f"silent for {wait} s ({{}}): start it, or take it off the list").format(error)
              for host, error, line in zip(hosts, errors, refused) if error]

@@ -240,6 +240,17 @@ class Refusals(unittest.TestCase):
                 nodes.ask_all(None, [Host("a")], [], 1, 0)
             self.assertEqual((caught.exception.code, str(caught.exception)), (CONFIG, "a: " + line.format(error)))
 
+    def test_hosts_that_are_waited_for_are_named_once(self):
+        tries = {name: 0 for name in ("fine", "late", *(f"{i:063d}" for i in range(9)))}
+
+        def call(platform, host, *_):
+            tries[host.name] += 1
+            return ("end\n", "") if host.name == "fine" or tries[host.name] > 2 else ("", "No route to host")
+        for names, shown in [(["fine"], []), (["fine", "late"], ["late"]), (list(tries)[2:], [", ".join(list(tries)[2:])[:200] + "..."])]:
+            with mock.patch.object(nodes, "call", call), mock.patch.object(nodes, "say") as say:
+                self.assertEqual(len(nodes.ask_all(None, list(map(Host, names)), [], 60, 0)), len(names))
+            self.assertEqual([line[0][0] for line in say.call_args_list], [f"no answer yet from {name}: waits 60 s at most (--wait)" for name in shown])
+
     def test_what_does_not_answer_is_killed(self):
         with tempfile.TemporaryDirectory() as folder:
             late = os.path.join(folder, "late")

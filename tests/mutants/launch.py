@@ -293,4 +293,6 @@ MUTANTS = [
     Mutant("parameters are sent to MLflow at each call", TRACK, '            sent.here["params"] = True\n', "",
            ["report.track Refused.test_a_client_that_fails"]),
     Mutant("build.sh gives any word with a dash to CMake", "launch/build.sh", "-[[:upper:]]*)", "-*)", ["style.help"]),
+    Mutant("run.sh waits for hosts without a word", NODES, "        say(f\"no answer yet", "        str(f\"no answer yet",
+           ["launch.checks Refusals.test_hosts_that_are_waited_for_are_named_once"]),
 ]
