@@ -165,6 +165,8 @@ say_cause() {
 remove_leftovers
 best=$(newest_step) failures=0 delay=$backoff
 while :; do
+  # A line that a crash has cut, perhaps to zeros, stays one of its own.
+  [ -z "$(tail -c 1 "$attempts" | tr '\0' 0)" ] || echo >>"$attempts" || true
   started=$(date +%s%N) number=$(($(wc -l <"$attempts") + 1)) code=0
   attempt "$@"
   tenths=$((($(date +%s%N) - started) / 100000000))

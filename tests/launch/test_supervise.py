@@ -74,8 +74,7 @@ class Scripts(unittest.TestCase):
 
 class ExitCodes(Scripts):
     def test_which_are_started_again(self):
-        others = [0, 1, 2, 3, 64, 70, 71, 74, 76, 85, 126, 133, 136, 138, 143, 204, 254]
-        for code in RESTARTED + others:
+        for code in [*RESTARTED, 0, 1, 2, 3, 64, 70, 71, 74, 76, 85, 126, 133, 136, 138, 143, 204, 254]:
             self.run_folder = self.path(f"run{code}")
             self.finish(self.start(f"exit {code}", *AT_ONCE, "--max-restarts", 1), code)
             self.assertEqual(self.attempts("code"), [code] * (2 if code in RESTARTED else 1))
@@ -92,13 +91,18 @@ class ExitCodes(Scripts):
         # A later start goes on with the numbers.
         self.finish(self.start("mkdir -p run/checkpoints/step-00000008; sleep 0.5; exit 2"), 2)
         first, second = attempts(self.run_folder)
-        begun = [datetime.datetime.strptime(line.pop("start"), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
-                 for line in (first, second)]
+        begun = [datetime.datetime.fromisoformat(line.pop("start").replace("Z", "+00:00")) for line in (first, second)]
         self.assertTrue(before <= begun[0] <= begun[1] <= datetime.datetime.now(datetime.timezone.utc), begun)
         self.assertLess(first.pop("seconds"), second["seconds"])
         self.assertGreaterEqual(second.pop("seconds"), 0.5)
         self.assertEqual(first, {"attempt": 1, "code": 139, "meaning": "ended by SIGSEGV", "step": None, "next": "stop"})
         self.assertEqual(second, {"attempt": 2, "code": 2, "meaning": "bad configuration", "step": 8, "next": "stop"})
+
+    def test_a_line_that_a_crash_has_cut(self):
+        for cut in ['{"attempt":1,"st', "\0\0"]:
+            write_program(self.path("run/attempts.jsonl"), cut)
+            self.finish(self.start("exit 2"), 2)
+            self.assertIn(cut + '\n{"attempt":2,"start":', self.read("run/attempts.jsonl"))
 
     def test_a_new_checkpoint_resets_the_count_and_the_back_off(self):
         # What each attempt leaves: one that is not committed, a checkpoint, the same and one that is not committed, an older one.
@@ -168,9 +172,7 @@ class Signals(Scripts):
         self.assertEqual(self.attempts("next"), ["stop"])
 
     def test_a_stop_waits_until_the_run_catches_it(self):
-        os.mkdir(self.run_folder)
-        with open(self.path("run/config.cfg"), "w"):
-            pass  # of an earlier start
+        write_program(self.path("run/config.cfg"), "")  # of an earlier start
         job = self.start("touch begun; sleep 1; " + self.CATCHES)
         self.wait_for("begun")
         job.terminate()
@@ -273,8 +275,7 @@ class Leftovers(Scripts):
         with open(mapped) as file:  # Python's own mmap would keep it open
             libc = ctypes.CDLL(None)
             libc.mmap.restype = ctypes.c_void_p
-            address = ctypes.c_void_p(libc.mmap(None, ctypes.c_size_t(7), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(),
-                                                ctypes.c_long(0)))
+            address = ctypes.c_void_p(libc.mmap(None, ctypes.c_size_t(7), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0)))
         self.addCleanup(libc.munmap, address, ctypes.c_size_t(7))
         self.assertEqual(ctypes.string_at(address, 7), b"segment")
         with open(opened):
@@ -368,8 +369,7 @@ class Program(Supervised):
 
     def test_a_stop_during_a_save(self):
         for name, beside in [("save-beside", "true"), ("save", "false")]:
-            job = self.start(name, "--train.steps", 10**6, "--checkpoint.every_steps", 3, "--checkpoint.async", beside,
-                             "--model.width", 256)
+            job = self.start(name, "--train.steps", 10**6, "--checkpoint.every_steps", 3, "--checkpoint.async", beside, "--model.width", 256)
             wait_until(lambda: self.has(name, r"step-\d+\.partial"))
             job.terminate()
             self.finish(name, job, STOPPED)

@@ -295,4 +295,6 @@ MUTANTS = [
     Mutant("build.sh gives any word with a dash to CMake", "launch/build.sh", "-[[:upper:]]*)", "-*)", ["style.help"]),
     Mutant("run.sh waits for hosts without a word", NODES, "        say(f\"no answer yet", "        str(f\"no answer yet",
            ["launch.checks Refusals.test_hosts_that_are_waited_for_are_named_once"]),
+    Mutant("a line of attempts.jsonl that was cut takes the next one along", SUPERVISE, '|| echo >>"$attempts"', "|| true",
+           noticed_by("ExitCodes.test_a_line_that_a_crash_has_cut")),
 ]
