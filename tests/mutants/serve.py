@@ -75,7 +75,7 @@ MUTANTS = [
            [TESTS + "Serving.test_completions"]),
     Mutant("the times of first and of later tokens are exchanged", "src/serve/text_service.cpp", "each.seen == 0", "each.seen != 0",
            ["serve.api Api.IsNotWellWhileTheModelLoadsHangsOrEnds"]),
-    Mutant("an endpoint's model is its oldest checkpoint", "launch/sagemaker/container.py", "else steps[-1])", "else steps[0])",
+    Mutant("an endpoint's model is its oldest checkpoint", "launch/sagemaker/container.py", "source = os.path.join(checkpoints, saved[-1])", "source = os.path.join(checkpoints, saved[0])",
            ["serve.sagemaker Deploy.test_without_validation_the_newest_checkpoint_is_the_model"]),
     Mutant("generate takes any tokenizer", "src/inference/model_tokenizer.cpp", "      require_same_vocabulary(checkpoint, given);\n", "",
            ["program.bad_input BadInput.test_data_of_another_tokenizer_of_the_same_size"]),
