@@ -22,7 +22,7 @@ case $1 in
         for ((i = 0; i < ${count#slots=}; i++)); do echo "$host"; done
       done <"$3" | head -n "$2" >"$3.ranks"
       printf '%s\n' env "${of_job[@]/#/-u}" "SLURM_HOSTFILE=$3.ranks" srun --mpi pmix --ntasks "$2" \
-        --distribution arbitrary --kill-on-bad-exit=1 --cpu-bind none "${gpus[@]}"
+        --nodes "$(sort -u "$3.ranks" | wc -l)" --distribution arbitrary --kill-on-bad-exit=1 --cpu-bind none "${gpus[@]}"
       [ ! -e /opt/sagemaker_cluster ] || echo --auto-resume=1  # HyperPod repairs the hosts of this step
     else
       ! grep _ "$3" >&2 || { echo "Open MPI takes no underscore in a host's name: use a Slurm with PMIx, or other names" >&2; exit 2; }

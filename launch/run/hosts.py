@@ -15,7 +15,7 @@ MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 KEYWORDS = "boards count cores cpu max-slots port slot slots sockets user-name username".split()
 LONGEST_NAME = 253  # letters
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "platforms")
-OWN_HOSTS = ("kubernetes", "sagemaker", "slurm")  # platforms that know their hosts
+OWN_HOSTS = ("kubernetes", "sagemaker")  # platforms that start a job on all of their hosts
 
 
 @dataclass
@@ -45,22 +45,36 @@ class Platform:
             raise Failure(CONFIG, "--platform ssh needs --hostfile FILE or --hosts a:8,b:8")
         if hostfile and not os.path.isfile(hostfile):
             raise Failure(CONFIG, f"--hostfile {hostfile}: {'is no regular file' if os.path.exists(hostfile) else 'no such file'}")
+        self.named = bool(hosts or hostfile)
         self.environment = dict(os.environ, TANDEM_HOSTS=hosts, TANDEM_HOSTFILE=hostfile)
 
-    def ask(self, *words):
+    def ask(self, *words, script=None):
         """The lines that the script prints; README.md says which it knows."""
-        done = subprocess.run([self.script, *words], env=self.environment, capture_output=True)
+        done = subprocess.run([script or self.script, *words], env=self.environment, capture_output=True)
         if done.returncode != 0:
             raise Failure(CONFIG, f"{self.name} {' '.join(words)}: {done.stderr.decode(errors='replace').strip()}")
         encoding = next((name for mark, name in MARKS.items() if done.stdout.startswith(mark)), "utf-8")
         return done.stdout.decode(encoding, "replace").splitlines()
 
     def hosts(self):
-        """The hosts in the platform's order, each once: a later line for a host adds its slots, as for mpirun."""
+        """The hosts in the platform's order, or in that of the list or file that the user gave."""
+        found = self.hosts_in(self.ask("hosts"))
+        if self.name != "slurm" or not self.named:
+            return list(found.values())
+        chosen = self.hosts_in(self.ask("hosts", script=os.path.join(FOLDER, "ssh.sh")))
+        strangers = [name for name in chosen if name not in found]
+        if strangers:
+            raise Failure(CONFIG, f"{', '.join(strangers)[:SHOWN]}: no host of this Slurm job, which has {', '.join(found)[:SHOWN]}")
+        for name, host in chosen.items():
+            host.slots = host.slots or found[name].slots
+        return list(chosen.values())
+
+    def hosts_in(self, lines):
+        """Hosts by name, each once: a later line for a host adds its slots, as for mpirun."""
         found = {}
         # Open MPI 4 hangs on names that have other characters. srun takes an underscore, too.
         pattern = rf"([A-Za-z0-9][A-Za-z0-9.{'_' * (self.name == 'slurm')}-]*)(?:(?::|\s+|\s+slots\s*=\s*)(0*[1-9][0-9]{{0,5}}))?"
-        for line in self.ask("hosts"):
+        for line in lines:
             line = line.partition("#")[0].strip()
             if not line:
                 continue
@@ -75,7 +89,7 @@ class Platform:
             found.setdefault(name, Host(name)).slots += slots
         if not found:
             raise Failure(CONFIG, "no hosts: --hostfile or --hosts is empty")
-        return list(found.values())
+        return found
 
     def reach(self, host, *command, **how):
         """Starts a command on a host."""

@@ -13,7 +13,7 @@ from statistics import median
 from command_line import SHOWN, printable
 from errors import CONFIG, DATA, NUMERICAL, Failure
 from files import regular
-from hosts import OWN_HOSTS, Platform, the_platform_here
+from hosts import OWN_HOSTS, Platform
 from settings import read_file
 
 from .options import ROOT, assignments
@@ -30,11 +30,11 @@ def hosts_of(request):
     """The names of all hosts, in the platform's order; empty with --launch, which has its own way."""
     if request.launch:
         return []
-    hosts = [host.name for host in Platform(request.platform or "auto", request.hosts, request.hostfile).hosts()]
-    if (request.platform or the_platform_here(hosts[0], "")) in OWN_HOSTS:  # as run.sh gets them
+    platform = Platform(request.platform or "auto", request.hosts, request.hostfile)
+    if platform.name in OWN_HOSTS:
         raise Failure(CONFIG, "a case takes the first nodes only, and the platform here starts a job on all of its hosts: say how to start one, as "
-                              "--launch 'srun --mpi pmix --nodes {nodes} --ntasks {ranks} {command}'")
-    return hosts
+                              "--launch 'mpirun -np {ranks} {command}'")
+    return [host.name for host in platform.hosts()]
 
 
 def command_of(request, case, launch, hosts, node_size):

@@ -12,7 +12,7 @@ import unittest
 from unittest import mock
 
 LAUNCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch")
-sys.path.insert(0, os.path.join(LAUNCH, "run"))
+sys.path[:0] = [os.path.join(LAUNCH, "run"), os.path.join(LAUNCH, "..", "tests", "program")]
 import checks
 import main
 import nccl_log
@@ -22,6 +22,7 @@ from errors import CONFIG, DATA, Failure
 from hosts import OWN_HOSTS, Host, Platform
 from instances import MARKETS
 from recorded import GOOD, NCCL_LOG
+from tandem_program import write_program
 
 INSTANCES = {"p4d.24xlarge": {"gpus": 8, "efa": 4, "nvswitch": True, "bus_gb_s": {"1": 200, "2": 60, "4": 28},
                               "usd_per_hour": {"on_demand": {"usd": 22.5, "date": "2020-01-31"}, "spot": None}}}
@@ -195,15 +196,25 @@ class HostLists(unittest.TestCase):
             self.assertIn(f"--platform local is this machine alone, and {other} may be another: ", str(caught.exception))
 
     def test_platforms_that_have_hosts_of_their_own(self):
-        for job, name, hosts, hostfile, option in [("7", "auto", "localhost:2", "", "--hosts"), ("7", "auto", "", __file__, "--hostfile"),
-                                                   *(("", name, "a:2", "", "--hosts") for name in OWN_HOSTS)]:
-            with self.subTest(name), mock.patch.dict(os.environ, SLURM_JOB_ID=job), self.assertRaises(Failure) as caught:
+        for name, hosts, hostfile, option in [("sagemaker", "", __file__, "--hostfile"), *((name, "a:2", "", "--hosts") for name in OWN_HOSTS)]:
+            with self.subTest(name), self.assertRaises(Failure) as caught:
                 Platform(name, hosts, hostfile)
             self.assertEqual(caught.exception.code, CONFIG)
             self.assertRegex(str(caught.exception), f"^{option} means nothing here: the hosts are those of the platform ")
-        with mock.patch.dict(os.environ, SLURM_JOB_ID="7"):
-            self.assertEqual(Platform("auto", "", "").name, "slurm")
-            self.assertEqual(Platform("ssh", "a:2", "").name, "ssh")
+
+    def test_hosts_of_a_slurm_job(self):
+        """All of them, or those that are named."""
+        with tempfile.TemporaryDirectory() as folder:
+            write_program(f"{folder}/scontrol", "#!/bin/sh\nprintf 'a\\nb_2\\nc\\n'\n")
+            slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a,b_2,c", "SLURM_NTASKS_PER_NODE": "2", "PATH": f"{folder}:{os.environ['PATH']}"}
+            with mock.patch.dict(os.environ, slurm):
+                for hosts, found in [("", [("a", 2), ("b_2", 2), ("c", 2)]), ("c:1,b_2", [("c", 1), ("b_2", 2)])]:
+                    self.assertEqual([(host.name, host.slots) for host in Platform("auto", hosts, "").hosts()], found)
+                with self.assertRaises(Failure) as caught:
+                    Platform("auto", "a:1,d:1,localhost:1", "").hosts()
+                self.assertEqual((caught.exception.code, str(caught.exception)),
+                                 (CONFIG, "d, localhost: no host of this Slurm job, which has a, b_2, c"))
+                self.assertEqual(Platform("ssh", "a:2", "").name, "ssh")
 
     def test_lists(self):
         self.assertEqual(self.parse(list="a:8,b"), [("a", 8), ("b", 0)])

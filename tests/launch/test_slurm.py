@@ -159,6 +159,17 @@ class WithPmix(Slurm):
                           options=["--nodes", "2", "--gpus", "4", "--ntasks-per-gpu", "1", "--export", "PATH,HOME"])
         self.assertRegex(self.finish(job, 0), "\nranks +4 ranks, 2 on each node;")
 
+    def test_some_of_the_hosts(self):
+        """Those that `run.sh --hosts` names in a job, as a study of fewer ranks does."""
+        script = write_program(self.path("some.sbatch"), "#!/bin/bash\n#SBATCH --exclusive\n#SBATCH --output tandem-%j.log\n"
+                               f'exec "{self.path("a clone")}/launch/run.sh" --hosts host1:2 -- train "$@"\n')
+        job = self.cluster.submit("--nodes", "3", "--ntasks-per-node", "1", script, "--data.path", self.text, "--run.dir", self.path("runs"),
+                                  "--run.name", "some", *map(str, SETTINGS), "--train.steps", "2", cwd=self.folder, env=tandem_program.MPI_ENV)
+        self.addCleanup(self.cluster.run, ["scancel", "--quiet", job])
+        said = self.finish(job, 0)
+        self.assertRegex(said, "run: 2 ranks on host1 .*\n")
+        self.assertRegex(said, "\nranks +2 ranks; ")
+
     def test_a_stop(self):
         """Saves and requeues after one signal, saves and ends after another."""
         job = self.submit("stopped", "--train.steps", LONG)

@@ -95,14 +95,19 @@ class Plans(Studies):
             said = self.measure("--launch", "", *where, "--node-size", 2, "--ranks", 1, 2, 4, "--plan")
             self.assertEqual(re.findall(r"--hosts (\S+) -- train", said), ["a:1", "a:2", "a:2,b:2"])
 
-    def test_in_a_slurm_job_no_wrong_number_of_ranks_is_measured(self):
+    def test_in_a_slurm_job_a_case_takes_some_of_its_hosts(self):
         write_program(self.path("scontrol"), "#!/bin/sh\necho a; echo b\n")
         slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "[a-b]", "PATH": f"{self.folder}:{os.environ['PATH']}"}
         with mock.patch.dict(os.environ, slurm):
+            said = self.measure("--launch", "", "--node-size", 2, "--ranks", 1, 2, 4, "--plan")
+            self.assertEqual(re.findall(r"--hosts (\S+) -- train", said), ["a:1", "a:2", "a:2,b:2"])
+
+    def test_a_platform_that_takes_all_of_its_hosts_measures_no_case(self):
+        with mock.patch.dict(os.environ, {"K_MPI_JOB_ROLE": "launcher", "TANDEM_MPI_HOSTFILE": self.path("mpi")}):
+            with open(self.path("mpi"), "w") as out:
+                out.write("a slots=2\n")
             said = self.measure("--launch", "", "--node-size", 1, "--plan", code=2)
             self.assertRegex(said, "^scaling: a case takes the first nodes only, and the platform here starts a job on all of its hosts: .*\n$")
-            said = self.measure("--launch", "", "--hosts", "a,b", "--node-size", 1, "--plan", code=2)
-            self.assertRegex(said, "^scaling: --hosts means nothing here: .*\n$")
 
     def test_ranks_of_one_machine_have_equal_threads(self):
         def threads(*words):
