@@ -116,7 +116,7 @@ class Container:
         names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
         saved = sorted(name for name in names if re.fullmatch(r"step-\d+", name)) + ["best"] * ("best" in names)
         if not saved:
-            raise Failure(DATA, f"{checkpoints} has no checkpoint, and so there is no model: leave out checkpoint.at_end = false, or let the run save")
+            raise Failure(DATA, f"{checkpoints} has no checkpoint, and so there is no model: leave out checkpoint.at_end = false, or let it save")
         source = os.path.join(checkpoints, saved[-1])
         with open(os.path.join(source, "manifest.json"), encoding="utf-8") as file:
             name = f"step-{json.load(file)['step']:08d}"

@@ -175,7 +175,7 @@ class OneHost(Sagemaker):
                 ("several", CONFIG, r"there are several datasets \(/.*/x/a.h5, /.*/y/b.h5\): say which with data.path",
                  {"channels": {"x": {"a.h5": self.text}, "y": {"b.h5": self.text}}}),
                 ("wrong", CONFIG, "command line: unknown setting train.stepz; did you mean train.steps?", {"train.stepz": "3", "data.path": self.text}),
-                ("broken", CONFIG, "command line: train.steps = one\ntwo must be", {"train.steps": "one\ntwo", "data.path": self.text}),
+                ("broken", CONFIG, r"command line: train.steps = one\\x0Atwo must be", {"train.steps": "one\ntwo", "data.path": self.text}),
                 ("deep", CONFIG, r"command line: train.steps = \[{60}", {"train.steps": "[" * 2000, "data.path": self.text}),
                 ("zero", CONFIG, r"hyperparameter 'run.name': it has a character that no command line takes", {"run.name": "a\0b"}),
                 ("half", CONFIG, r"hyperparameter '\\udc00': it has a character that no command line takes", {"\udc00": "a"}),
@@ -184,7 +184,7 @@ class OneHost(Sagemaker):
                 ("missing", DATA, ".*cannot read /no.h5: ", {"data.path": "/no.h5"})]:
             with self.subTest(name):
                 errors = self.finished(self.start(name, **more), code)[1]
-                self.assertRegex(errors, "(^|\n)run: " + line.replace("\n", "\nrun: ") + ".*\n$")
+                self.assertRegex(errors, "(^|\n)run: " + line + ".*\n$")
                 self.assertRegex(self.read("output/failure"), line)
 
     def test_a_stop_in_the_first_moment(self):
