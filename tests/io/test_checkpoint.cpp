@@ -172,6 +172,26 @@ TEST_F(Checkpoint, GoingOnFromAnOlderOneSetsTheLaterAside) {
   EXPECT_EQ(names().size(), 3U);
 }
 
+TEST_F(Checkpoint, GoingOnFromAnOlderOneSetsALaterBestAside) {
+  const auto save_with = [&](int64_t step, std::optional<double> loss) {
+    const std::string partial = begin_checkpoint(checkpoints_, step);
+    Manifest manifest;
+    manifest.step = step;
+    manifest.validation_loss = loss;
+    return commit_checkpoint(partial, manifest,
+                             {write_rank_file(partial + "/rank-0000.h5", one_slab())});
+  };
+  save_with(1, 3.0);
+  save_with(2, 4.0);
+  save_with(3, std::nullopt);
+  keep_as_best(checkpoints_, save_with(4, 2.0));
+  discard_after(checkpoints_, 4);
+  EXPECT_EQ(read_manifest(checkpoints_ + "/best").step, 4);
+  discard_after(checkpoints_, 3);
+  EXPECT_EQ(read_manifest(checkpoints_ + "/best").step, 1);
+  EXPECT_EQ(read_manifest(checkpoints_ + "/discarded-best").step, 4);
+}
+
 TEST_F(Checkpoint, FullDiskLeavesTheOldOnes) {
   const std::vector<Slab> slabs = one_slab(1);
   const std::string old = save(5, slabs);

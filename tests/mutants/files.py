@@ -145,4 +145,6 @@ MUTANTS = [
            ["program.run_folder FailedSaves.test_an_old_checkpoint_that_cannot_be_removed"]),
     Mutant("a name that no manifest can hold is taken", "src/settings/problems.cpp", "valid_utf8_prefix(text) < text.size()", "false",
            ["program.bad_input BadInput.test_names_that_do_not_read_back"]),
+    Mutant("the best of steps that were discarded stays the best", "src/io/checkpoint/checkpoint.cpp",
+           "if (!best || best->step <= step) {", "if (true) {", ["io.checkpoint Checkpoint.GoingOnFromAnOlderOneSetsALaterBestAside"]),
 ]

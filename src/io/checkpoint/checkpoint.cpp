@@ -1,6 +1,7 @@
 #include "src/io/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iomanip>
@@ -229,6 +230,19 @@ Manifest read_manifest(const std::string& directory) {
   return manifest;
 }
 
+namespace {
+
+// Nothing for a checkpoint that cannot be read.
+std::optional<Manifest> whole_manifest(const std::string& directory) {
+  try {
+    return read_manifest(directory);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 LatestCheckpoint find_latest(const std::string& checkpoints) {
   LatestCheckpoint latest;
   std::vector<CheckpointName> names = list_checkpoints(checkpoints);
@@ -264,12 +278,29 @@ void keep_newest(const std::string& checkpoints, int64_t keep, int64_t keep_ever
 }
 
 void discard_after(const std::string& checkpoints, int64_t step) {
+  const auto discard = [&](const std::string& name) {
+    replace_directory(join(checkpoints, name), join(checkpoints, str(kDiscarded, name)),
+                      kManifestName);
+  };
   for (const CheckpointName& name : list_checkpoints(checkpoints)) {
     if (name.step > step) {
-      replace_directory(name.path,
-                        join(checkpoints, std::string(kDiscarded) + step_name(name.step)),
-                        kManifestName);
+      discard(step_name(name.step));
     }
+  }
+  const std::optional<Manifest> best = whole_manifest(join(checkpoints, kBest));
+  if (!best || best->step <= step) {
+    return;
+  }
+  discard(std::string(kBest));
+  std::pair<double, std::string> least{INFINITY, ""};
+  for (const CheckpointName& name : list_checkpoints(checkpoints)) {
+    const std::optional<Manifest> manifest = whole_manifest(name.path);
+    if (manifest && manifest->validation_loss) {
+      least = std::min(least, {*manifest->validation_loss, name.path});
+    }
+  }
+  if (!least.second.empty()) {
+    keep_as_best(checkpoints, least.second);
   }
 }
 

@@ -83,8 +83,9 @@ LatestCheckpoint find_latest(const std::string& checkpoints);
 void keep_newest(const std::string& checkpoints, int64_t keep, int64_t keep_every,
                  int64_t last_step);
 
-// Renames the checkpoints after `step` to discarded-step-XXXXXXXX: a run that continues from an
-// older one must not find them as its latest.
+// Renames the checkpoints after `step` to discarded-step-XXXXXXXX, and a `best` of such a step to
+// discarded-best: a run that continues from an older one must not find them as its own. Then `best`
+// is the one with the least validation loss that is left, if any has one.
 void discard_after(const std::string& checkpoints, int64_t step);
 
 // Makes CHECKPOINTS/best a copy of the committed checkpoint `path`. Hard links, where the file
