@@ -275,8 +275,14 @@ class Answers(unittest.TestCase):
             with mock.patch.object(nodes, "call", lambda *_, **__: (said, "")):
                 self.assertEqual(nodes.count_started(None, Host("a"), "marks", 2, 1), count)
 
+    def test_threads_of_a_rank_are_no_cores(self):
+        facts = subprocess.run([os.path.join(LAUNCH, "node.sh"), *["/none"] * 4], env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
+                               stdout=subprocess.PIPE).stdout
+        self.assertIn(f"\ncores {len(os.sched_getaffinity(0))}\n", facts)
+
     def test_cores_that_are_no_number(self):
-        for cores, given in [(["4"], "1"), (["8"], None), (["busy now", "4"], None), (["²"], None), (None, None)]:
+        """Ranks yield where there are more of them than cores."""
+        for cores, given in [(["7"], "1"), (["8"], None), (["busy now", "4"], None), (["²"], None), (None, None)]:
             with mock.patch.dict(os.environ), self.subTest(cores):
                 os.environ.pop("OMPI_MCA_mpi_yield_when_idle", None)
                 self.assertEqual(environment(pair({"cores": cores})[1:], "", "", {}).get("OMPI_MCA_mpi_yield_when_idle"), given)
@@ -333,12 +339,6 @@ class Environment(unittest.TestCase):
             given = environment(pair({}), "efa", "", {})["OMPI_MCA_mca_base_env_list"].split(";")
         self.assertLessEqual({"PATH", *names}, set(given))
         self.assertNotIn("HOME", given)
-
-    def test_ranks_yield_where_there_are_more_of_them_than_cores(self):
-        with mock.patch.dict(os.environ):
-            os.environ.pop("OMPI_MCA_mpi_yield_when_idle", None)
-            for cores, yields in [("7", True), ("8", False)]:
-                self.assertEqual("OMPI_MCA_mpi_yield_when_idle" in environment(pair({"cores": [cores]}), "", "", {}), yields)
 
 
 class Ranks(unittest.TestCase):

@@ -266,7 +266,7 @@ MUTANTS = [
     Mutant("ranks on other hosts do not get the user's libraries", "launch/run/command.py", "PATH|LD_LIBRARY_PATH|", "PATH|",
            ["launch.checks Environment.test_what_ranks_on_other_hosts_get"]),
     Mutant("ranks yield where cores are free", "launch/run/command.py", "host.slots > (number(", "host.slots < (number(",
-           ["launch.checks Environment.test_ranks_yield_where_there_are_more_of_them_than_cores"]),
+           ["launch.checks Answers.test_cores_that_are_no_number"]),
     Mutant("NVLink may be taken away", "launch/run/checks.py", 'r"NCCL_P2P_DISABLE"', 'r"NCCL_P2P_DISABLED"', ["launch.checks Checks.test_each_fault_is_named"]),
     Mutant("a full disk for what run.sh says kills the ranks at a stop", "launch/run/errors.py", "    with contextlib.suppress(OSError):\n", "    if True:\n",
            ["launch.run OneMachine.test_a_stop_saves_when_nobody_can_read_what_is_said"]),
