@@ -40,8 +40,9 @@ class RunDirectory {
   void lock();
   // The folder that lock() opened, for the functions of file.h.
   int folder() const { return folder_ ? static_cast<int>(*folder_) : AT_FDCWD; }
-  // Throws Error(kData) if that folder has been renamed or removed, or its checkpoints are a
-  // symbolic link by now: a run that went on would be in two places.
+  // Throws Error(kData) if that folder or the file of its lock has been renamed or removed, or its
+  // checkpoints are a symbolic link by now: a run that went on would be in two places, or two runs
+  // in one.
   void require_in_place() const;
   // One rank calls this. It creates the folders. An earlier start under the same name must have had
   // the same model, data and seed; if its config.cfg is lost, it is made again from the newest

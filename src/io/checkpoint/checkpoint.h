@@ -37,7 +37,8 @@ std::string step_name(int64_t step);   // "step-00000100"
 std::string rank_file_name(int rank);  // "rank-0000.h5"
 
 // Creates CHECKPOINTS/step-XXXXXXXX.partial, empty, and returns its path. Removes what unfinished
-// attempts left behind, and nothing else. CHECKPOINTS must be there.
+// attempts left behind, and nothing else; of another step, what cannot be removed is named and
+// stays. CHECKPOINTS must be there.
 std::string begin_checkpoint(const std::string& checkpoints, int64_t step);
 
 // Writes this rank's pieces, durably. Every element of a tensor must be in exactly one slab of one
