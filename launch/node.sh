@@ -10,7 +10,7 @@ fact hostname "$(hostname)"
 # SageMaker tells its containers the type, as ml.p4d.24xlarge.
 type=$(sed -n 's/.*"current_instance_type": *"ml\.\([^"]*\)".*/\1/p' "${TANDEM_OPT_ML:-/opt/ml}/input/config/resourceconfig.json" 2>/dev/null)
 fact machine "${type:-$(cat /sys/devices/virtual/dmi/id/product_name 2>/dev/null)}"
-fact cores "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"  # which obeys both
+fact cores "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"  # nproc obeys both
 
 # The program, which must be the same everywhere, and start.
 if [ -x "$program" ] && [ -r "$rank_script" ]; then

@@ -160,8 +160,14 @@ void write_model(const Request& request, Control& control, const StoredModel& st
   }
   options.around_text = write_tokenizer(request, checkpoint, sizes.context, folder);
   if (is_hugging_face(checkpoint)) {
-    options.around_text = {.before = hugging_face_tokens(checkpoint, "bos_token_id"),
-                           .ends = hugging_face_tokens(checkpoint, "eos_token_id")};
+    const std::vector<int32_t> begins = hugging_face_tokens(checkpoint, "bos_token_id");
+    const std::vector<int32_t> ends = hugging_face_tokens(checkpoint, "eos_token_id");
+    if (!begins.empty()) {
+      options.around_text.before = begins;
+    }
+    if (!ends.empty()) {
+      options.around_text.ends = ends;
+    }
   }
   sizes.lora = {};
   Transformer plain(sizes);

@@ -2,6 +2,7 @@
 
 #include <ranges>
 
+#include "src/core/mapped.h"
 #include "src/core/visible_text.h"
 
 namespace tandem {
@@ -19,10 +20,8 @@ void fail_if_any(const std::vector<std::string>& problems) {
     return;
   }
   constexpr size_t kShown = 20;
-  std::string all;
-  for (const std::string& problem : problems | std::views::take(kShown)) {
-    all += str(all.empty() ? "" : "\n", visible(problem));
-  }
+  const auto shown = [](const std::string& problem) { return visible(problem); };
+  std::string all = joined(mapped(problems | std::views::take(kShown), shown), "\n");
   if (problems.size() > kShown) {
     all += str("\nand ", problems.size() - kShown, " more");
   }

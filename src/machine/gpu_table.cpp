@@ -122,7 +122,7 @@ const GpuModel* gpu_named(std::string_view name) {
   return found == kModels.end() ? nullptr : &*found;
 }
 
-// "NVIDIA L40S" is no L4, and Hopper's cards for PCIe are slower than the models of the table.
+// "NVIDIA L40S" is no L4.
 const GpuModel* gpu_with_cuda_name(std::string_view cuda_name) {
   if (cuda_name.ends_with("H100 PCIe") || cuda_name.ends_with(" NVL")) {
     return nullptr;

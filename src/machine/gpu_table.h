@@ -34,7 +34,8 @@ struct GpuModel {
 std::span<const GpuModel> gpu_models();
 // By the name that users type; null: there is none.
 const GpuModel* gpu_named(std::string_view name);
-// The model whose cuda_name is a word of `cuda_name`; null when none is.
+// The model whose cuda_name is a word of `cuda_name`; null when none is, and for Hopper's cards for
+// PCIe, which are slower.
 const GpuModel* gpu_with_cuda_name(std::string_view cuda_name);
 
 }  // namespace tandem

@@ -141,7 +141,7 @@ MUTANTS = [
            ["program.run_folder Counting.test_the_best_stays_when_a_better_one_cannot_be_saved"]),
     Mutant("a lock that was removed keeps others out", "src/weights/run_directory.cpp", 'if (!lock_->is_at(path_ + "/lock")) {', "if (false) {",
            ["program.run_folder RunFolder.test_a_lock_that_is_removed_ends_the_run"]),
-    Mutant("a leftover that cannot be removed ends all saves", "src/io/checkpoint/checkpoint.cpp", "if (join(checkpoints, name) == partial) {", "if (true) {",
+    Mutant("a leftover that cannot be removed ends all saves", "src/io/checkpoint/checkpoint.cpp", "    complain(str(\"not removed: \", error.what()));\n", "    throw;\n",
            ["program.run_folder FailedSaves.test_an_old_checkpoint_that_cannot_be_removed"]),
     Mutant("a name that no manifest can hold is taken", "src/settings/problems.cpp", "valid_utf8_prefix(text) < text.size()", "false",
            ["program.bad_input BadInput.test_names_that_do_not_read_back"]),

@@ -282,7 +282,7 @@ MUTANTS = [
            ["program.run_folder RunFolder.test_a_folder_that_is_renamed_ends_the_run",
             "program.run_folder RunFolder.test_another_run_in_its_place_ends_the_run"]),
     Mutant("a save removes whatever is called partial", "src/io/checkpoint/checkpoint.cpp",
-           "if (name == str(stem, kPartial) && (stem == kBest || step_of(stem))) {", "if (name.ends_with(kPartial)) {",
+           "name != own && name == str(stem, kPartial) && (stem == kBest || step_of(stem))", "name.ends_with(kPartial)",
            ["program.run_folder RunFolder.test_only_what_saves_left_behind_is_removed"]),
     Mutant("folders of a run may be links to those of another", "src/weights/run_directory.cpp",
            "if (std::filesystem::is_symlink(folder, ignored)) {", "if (false) {",

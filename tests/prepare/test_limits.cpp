@@ -55,7 +55,7 @@ TEST(PrepareLimits, RowsOfTooManyFieldsAreBad) {
             std::string::npos);
 }
 
-// As bgzip writes them: files are read in blocks of 256 KiB.
+// A member of what bgzip writes may begin anywhere, and files are read in blocks of 256 KiB.
 TEST(PrepareLimits, AGzipMemberMayBeginInTheLastByteOfABlock) {
   const TemporaryFolder folder;
   constexpr size_t kBlock = size_t{1} << 18;

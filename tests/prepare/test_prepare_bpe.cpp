@@ -113,7 +113,7 @@ TEST(PrepareText, TheTemplateStandsAroundEachDocument) {
                [&] { prepare_text(folder_options(folder, input)); });
 }
 
-// With Hugging Face the second one is not simply put around the first one.
+// Hugging Face's tokenizers do not simply put the second template around the first one.
 TEST(PrepareText, TwoTemplatesAreRefused) {
   const TemporaryFolder folder;
   BpeModel model = small_model();

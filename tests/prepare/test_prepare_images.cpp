@@ -248,7 +248,7 @@ TEST(PrepareImages, BadImagesAreNamedAndCounted) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5.partial"));
 }
 
-// As on a disk that is only partly there: none of these may be missing without a word.
+// On a disk that is only partly mounted, no image may be missing without a word.
 TEST(PrepareImages, WhatIsNoRegularFileIsABadImage) {
   const TemporaryFolder folder;
   const std::string set = write_set(folder, small_set());

@@ -73,7 +73,7 @@ TEST(TextRecords, TheNameOfAFileSaysHowItIsRead) {
   }
 }
 
-// Spreadsheets write one before the header, whose first field may have quotes.
+// Spreadsheets write a mark before the header, whose first field may have quotes.
 TEST(TextRecords, AByteOrderMarkIsNoPartOfAColumn) {
   const TemporaryFolder folder;
   PrepareTextOptions options;

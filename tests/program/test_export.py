@@ -133,14 +133,15 @@ class Export(Workspace):
             self.assertEqual((read_json(folder, name)["bos_token_id"], read_json(folder, name)["eos_token_id"]), (start, end))
         named = read_json(folder, "tokenizer_config.json")
         self.assertEqual((named["bos_token"], named["eos_token"]), ("<s>", "<|endoftext|>"))
-        # A model of theirs keeps its own.
+        # A model of theirs keeps its own, or has those of the tokenizer that is given.
         several = {"bos_token_id": 7, "eos_token_id": [5, end]}
-        with open(os.path.join(folder, "generation_config.json"), "w") as out:
-            json.dump(several, out)
-        again = self.path("begins-again")
-        self.check(run("export", folder, "--output", again))
-        for name in ["config.json", "generation_config.json"]:
-            self.assertLessEqual(several.items(), read_json(again, name).items())
+        for own, expected in [(several, several), ({}, {"bos_token_id": start, "eos_token_id": end})]:
+            with open(os.path.join(folder, "generation_config.json"), "w") as out:
+                json.dump(own, out)
+            again = self.path("begins-again" + "-without" * (not own))
+            self.check(run("export", folder, "--output", again, "--tokenizer", self.path("begins.h5")))
+            for name in ["config.json", "generation_config.json"]:
+                self.assertLessEqual(expected.items(), read_json(again, name).items())
 
     def test_a_checkpoint_without_its_tokenizer(self):
         self.train("moved", "--train.steps", "1")

@@ -134,7 +134,7 @@ TEST_F(IslandsTest, SettleOnce) {
             other.training().islands()->exchanged().payload());
 }
 
-// Not in eight bits, whose random numbers follow the parts.
+// Eight bits are left out, because their random numbers follow the parts.
 TEST_F(IslandsTest, PartsOfAMessageChangeNoBit) {
   Plan plan = plans(Device::kCpu)[0];
   for (const DType wire : {DType::kF32, DType::kBf16}) {

@@ -66,6 +66,15 @@ void make_partial(const std::string& partial) {
   }
 }
 
+// Removes what an unfinished attempt left, or says why it stays.
+void remove_leftover(const std::string& path) {
+  try {
+    remove_tree(path);
+  } catch (const Error& error) {
+    complain(str("not removed: ", error.what()));
+  }
+}
+
 // Renames first, so that an interrupted removal leaves no half checkpoint under its name.
 void remove_checkpoint(const std::string& path) {
   const std::string hidden = path + std::string(kPartial);
@@ -122,20 +131,14 @@ std::string rank_file_name(int rank) {
 }
 
 std::string begin_checkpoint(const std::string& checkpoints, int64_t step) {
-  const std::string partial = join(checkpoints, step_name(step)) + std::string(kPartial);
+  const std::string own = str(step_name(step), kPartial), partial = join(checkpoints, own);
   for (const std::string& name : names_in(checkpoints)) {
     const std::string_view stem = std::string_view(name).substr(0, name.find('.'));
-    if (name == str(stem, kPartial) && (stem == kBest || step_of(stem))) {
-      try {
-        remove_tree(join(checkpoints, name));
-      } catch (const Error& error) {
-        if (join(checkpoints, name) == partial) {
-          throw;
-        }
-        complain(str("not removed: ", error.what()));
-      }
+    if (name != own && name == str(stem, kPartial) && (stem == kBest || step_of(stem))) {
+      remove_leftover(join(checkpoints, name));
     }
   }
+  remove_tree(partial);
   make_partial(partial);
   return partial;
 }
@@ -232,7 +235,7 @@ Manifest read_manifest(const std::string& directory) {
 
 namespace {
 
-// Nothing for a checkpoint that cannot be read.
+// Returns nothing for a checkpoint that cannot be read.
 std::optional<Manifest> whole_manifest(const std::string& directory) {
   try {
     return read_manifest(directory);

@@ -103,7 +103,6 @@ std::vector<Assignment> Translation::checked() const {
 }
 
 void Translation::set_gpt2() {
-  keys_.require("is_causal", {true}, "true");
   keys_.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "gelu_new");
   keys_.require("scale_attn_weights", {true}, "true");
   keys_.require("scale_attn_by_inverse_layer_idx", {false}, "false");
@@ -116,7 +115,6 @@ void Translation::set_gpt2() {
 }
 
 void Translation::set_llama(const LlamaFamily& family) {
-  keys_.require("is_causal", {true}, "true");
   keys_.require("hidden_act", {"silu", "swish"}, "silu");
   keys_.require("mlp_bias", {false}, "false");
   keys_.require("partial_rotary_factor", {1.0}, "1");
@@ -273,6 +271,7 @@ std::vector<Assignment> hugging_face_settings(const std::string& folder) {
   Translation translation(keys);
   const Architecture& architecture = architecture_of(keys);
   keys.require("quantization_config", {}, "weights of F32, F16 and BF16");
+  keys.require("is_causal", {true}, "true");
   architecture.llama ? translation.set_llama(*architecture.llama) : translation.set_gpt2();
   return translation.checked();
 }
