@@ -74,11 +74,13 @@ void RunDirectory::require_in_place() const {
   constexpr std::string_view kEnds =
       "; the run ends here, and goes on from the checkpoints that are there when it is started "
       "again";
+  // A folder that is renamed takes its lock along, so the lock is looked at first.
+  const bool has_lock = lock_->is_at(path_ + "/lock");
   if (!is_same_file(*folder_, path_)) {
     fail_data(path_, ": the folder of the run was renamed or removed while the run was writing to ",
               "it", kEnds);
   }
-  if (!lock_->is_at(path_ + "/lock")) {
+  if (!has_lock) {
     fail_data(path_, "/lock: renamed or removed, so that another job may write to the run", kEnds);
   }
   refuse_link(checkpoints());
