@@ -192,6 +192,11 @@ void FileWriter::sync() {
   }
 }
 
+bool FileWriter::is_removed() const {
+  struct stat status {};
+  return ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
+}
+
 NewFile::NewFile(const std::string& path, int folder)
     : path_(require_replaceable(path)),
       folder_(folder),

@@ -86,6 +86,8 @@ class FileWriter {
   const std::string& path() const { return path_; }
   void write(std::string_view bytes);
   void sync();  // returns when the disk has everything
+  // Whether the file has lost its name: what is written to it then is gone when it is closed.
+  bool is_removed() const;
 
  private:
   std::string path_;

@@ -43,6 +43,15 @@ TEST_F(MetricsLogTest, GoesOnAtTheEnd) {
   EXPECT_EQ(read_file(path_), "{\"step\":1}\n{\"step\":2}\n");
 }
 
+TEST_F(MetricsLogTest, ALogThatIsRemovedBeginsAgain) {
+  MetricsLog log(path_);
+  log.append({{"step", 1}});
+  fs::remove(path_);
+  log.append({{"step", 2}});
+  log.append({{"step", 3}});
+  EXPECT_EQ(read_file(path_), "{\"step\":2}\n{\"step\":3}\n");
+}
+
 TEST_F(MetricsLogTest, NumbersAreExact) {
   for (const double value : {1.0 / 3, 5e-324, 1.7976931348623157e308, 0.1 + 0.2, -0.0, 1e22}) {
     const std::string line = line_of({{"x", value}});

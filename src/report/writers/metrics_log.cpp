@@ -50,12 +50,15 @@ std::string to_json_line(const std::vector<Metric>& metrics) {
 }
 
 MetricsLog::MetricsLog(const std::string& path, int folder)
-    : file_(path, FileWriter::Start::kEnd, folder) {
+    : folder_(folder), file_(std::make_unique<FileWriter>(path, FileWriter::Start::kEnd, folder)) {
   sync_folder_of(path);
 }
 
 void MetricsLog::append(const std::vector<Metric>& metrics) {
-  file_.write(to_json_line(metrics) + "\n");
+  if (file_->is_removed()) {
+    file_ = std::make_unique<FileWriter>(file_->path(), FileWriter::Start::kEnd, folder_);
+  }
+  file_->write(to_json_line(metrics) + "\n");
 }
 
 void truncate_after(const std::string& path, int64_t step) {

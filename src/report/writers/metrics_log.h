@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <variant>
@@ -35,11 +36,13 @@ class MetricsLog {
   // Opens `path` to append to it, or creates it. `folder`: as in file.h.
   explicit MetricsLog(const std::string& path, int folder = AT_FDCWD);
 
-  // One line. By convention the first metric is "step".
+  // One line, in a new file if somebody has removed the log. By convention the first metric is
+  // "step".
   void append(const std::vector<Metric>& metrics);
 
  private:
-  FileWriter file_;
+  int folder_;
+  std::unique_ptr<FileWriter> file_;
 };
 
 // Prepares the log STEM.EXT at `path` for a run that resumes after `step`: lines of later steps
