@@ -169,6 +169,10 @@ class Pass {
 
   size_t find_column(const std::string& file, const std::vector<std::string>& header) const {
     const auto found = std::find(header.begin(), header.end(), *options_.column);
+    if (std::count(found, header.end(), *options_.column) > 1) {
+      fail_data(file, ": several columns are called '", *options_.column,
+                "' (--column); rename one");
+    }
     if (found != header.end()) {
       return static_cast<size_t>(found - header.begin());
     }

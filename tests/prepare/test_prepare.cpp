@@ -342,6 +342,9 @@ TEST(PrepareText, WrongInputIsNamed) {
   options.column = "text";
   expect_error(ExitCode::kData, {"a.csv: no column 'text' (--column); there are: id, body"},
                [&] { prepare_text(options); });
+  folder.write("a.csv", "text,id,text\n1,2,3\n");
+  expect_error(ExitCode::kData, {"a.csv: several columns are called 'text' (--column); rename one"},
+               [&] { prepare_text(options); });
   options.column.reset();
   expect_error(ExitCode::kConfig, {"--column: name the column"}, [&] { prepare_text(options); });
   options.input = {text};
