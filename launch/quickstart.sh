@@ -51,7 +51,7 @@ if [ ${#texts[@]} -eq 0 ]; then
   texts=("$folder/fortunes.txt") tokenizer=(bpe --vocab-size 1024)
 else
   tokenizer=(char)  # good for any size and language
-  name=quickstart-$(basename "${texts[0]}" | tr -c '[:alnum:]\n' '-')
+  name=quickstart-$(basename "${texts[0]}" | tr -c '[:alnum:]\n' '-')-$(cat "${texts[@]}" | cksum | cut -d ' ' -f 1)  # another text is another run
 fi
 
 mkdir -p data
