@@ -225,6 +225,9 @@ std::vector<EstimateRow> rows_of(const Request& request, const DatasetInfo& data
 // Of a micro-batch and the update after it, on one rank.
 std::string ops_of(const Request& request, const DatasetInfo& data, const Job& job) {
   const Config& config = request.config;
+  if (request.json) {
+    fail(ExitCode::kConfig, "--ops: it prints a table alone; leave out --json");
+  }
   std::optional<TransformerConfig> sizes = config.model->transformer();
   if (!sizes) {
     fail(ExitCode::kConfig, "--ops: a ", config.model.kind.name(),

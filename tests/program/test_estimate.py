@@ -214,6 +214,7 @@ class Estimates(Workspace):
         self.assertRegex(text, r"\nGELU forward +12 +0.000 +0.000 +9.664 +0\n(.*\n)*all +75.7\d\n$")
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assert_one_line(self.estimate("--model.kind", "resnet", "--ops", code=CONFIG), "--ops: a resnet has no list of ops")
+        self.assert_one_line(self.estimate("--ops", "--json", code=CONFIG), "--ops: it prints a table alone; leave out --json")
         self.assert_one_line(self.estimate("--optim.kind", "muon", "--ops", code=CONFIG), "--ops: optim.kind = muon has no floor")
         for cut in [["--dist.tensor", "2", "--ranks", "2"], ["--lora.rank", "2", "--checkpoint.init_from", "base", "--model.layers", "2"]]:
             self.assert_one_line(self.estimate(*cut, "--ops", code=CONFIG), "--ops: .*; use dist.tensor = 1 and lora.rank = 0")
