@@ -147,8 +147,8 @@ void H5Writer::fail_writing(const std::string& what, int error_number) {
   const auto says = [&](int number) { return what.find(std::strerror(number)) != what.npos; };
   discard();
   if (is_disk_full(error_number) || says(ENOSPC) || says(EDQUOT) || says(EFBIG)) {
-    fail_data(path_, ": no space left on the disk (or quota reached); this file needs ", needed,
-              " bytes: free some space, or write elsewhere");
+    fail_data(path_, ": no space left on the disk (or quota reached); this file needs more than ",
+              needed, " bytes: free some space, or write elsewhere");
   }
   const bool said = what.find(reason) != std::string::npos;
   fail_data(path_, ": cannot write: ", what, said ? "" : ": " + reason);
