@@ -13,8 +13,8 @@ namespace {
 
 // A signal handler can reach nothing but static memory, and may call nothing but write().
 volatile std::sig_atomic_t requested_flag = 0;
-volatile std::sig_atomic_t announces = 0, advises = 0, steps_began = 0;
-char message[1024] = "";
+volatile std::sig_atomic_t announces = 0, advises = 0, steps_began = 0, current_message = 0;
+char messages[2][1024] = {};  // the handler may come while the other one is written
 struct sigaction former_int, former_term, former_hup, former_usr1;
 
 constexpr char kAdvice[] =
@@ -34,7 +34,7 @@ void on_signal(int number) {
   const bool is_first = requested_flag == 0;
   requested_flag = 1;
   if (announces && is_first) {
-    print(message);
+    print(messages[current_message]);
     if (advises && number != SIGUSR1) {
       print(kAdvice);
     }
@@ -68,12 +68,15 @@ StopSignal::StopSignal(bool announce, bool under_mpirun) {
 }
 
 StopSignal::~StopSignal() {
-  requested_flag = 0;
-  steps_began = 0;
+  if (requested()) {
+    former_term.sa_handler = former_hup.sa_handler = SIG_IGN;
+  }
   sigaction(SIGINT, &former_int, nullptr);
   sigaction(SIGTERM, &former_term, nullptr);
   sigaction(SIGHUP, &former_hup, nullptr);
   sigaction(SIGUSR1, &former_usr1, nullptr);
+  requested_flag = 0;
+  steps_began = 0;
 }
 
 void StopSignal::begin_steps() { steps_began = 1; }
@@ -83,9 +86,9 @@ bool StopSignal::requested() const { return requested_flag != 0; }
 void StopSignal::set_last_checkpoint(const std::string& path) {
   const std::string text =
       str("\ntandem: stop requested; saving after this step (last checkpoint: ", path, ")");
-  message[0] = '\0';
-  std::strncpy(message + 1, text.c_str() + 1, sizeof message - 2);
-  message[0] = text[0];
+  const std::sig_atomic_t next = 1 - current_message;
+  std::strncpy(messages[next], text.c_str(), sizeof messages[next] - 1);
+  current_message = next;
 }
 
 }  // namespace tandem

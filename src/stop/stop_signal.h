@@ -17,7 +17,9 @@ class StopSignal {
   // long, and has nothing to save. SIGHUP, which the end of a terminal sends, has no effect under
   // nohup.
   StopSignal(bool announce, bool under_mpirun);
-  ~StopSignal();  // restores the former handlers
+  // Restores the former handlers. After a request, SIGTERM and SIGHUP are ignored from now on: a
+  // second one must not change the exit code.
+  ~StopSignal();
 
   // Call first in main() of a program that will train: from now on SIGUSR1 is such a request, and
   // never ends the process. mpirun may pass it on before there is a StopSignal.
