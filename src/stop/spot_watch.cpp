@@ -16,6 +16,7 @@ namespace tandem {
 
 namespace {
 
+constexpr int kPatience = 3;  // requests; a machine may be busy at a start
 constexpr const char* kNotice = "/latest/meta-data/spot/instance-action";
 
 void say(const std::string& line) { std::fputs(("tandem: " + line + "\n").c_str(), stderr); }
@@ -34,12 +35,14 @@ SpotWatch::SpotWatch(const Options& options)
       thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
 void SpotWatch::watch(const std::stop_token& stop) {
-  for (bool first = true; !stop.stop_requested() && !noticed_; first = false) {
+  for (int request = 1; !stop.stop_requested() && !noticed_; ++request) {
     try {
       noticed_ = look(stop);
     } catch (const std::exception& error) {
-      const bool gives_up = options_.gives_up && first && !service_.has_had_token();
-      if (!stop.stop_requested() && complaints_.insert(error.what()).second) {
+      const bool is_unsure = options_.gives_up && !service_.has_had_token();
+      const bool gives_up = is_unsure && request == kPatience;
+      if (!stop.stop_requested() && (gives_up || !is_unsure) &&
+          complaints_.insert(error.what()).second) {
         say(str(options_.host, ": no spot notices: the metadata service ", options_.service.server,
                 " ", error.what(),
                 gives_up ? "; it is not asked again (run.watch_spot = auto)" : "; asking again"));

@@ -28,7 +28,7 @@ class SpotWatch {
     std::string host;  // its name, for messages
     InstanceMetadata::Options service{};
     std::chrono::milliseconds period{5000};
-    bool gives_up = false;  // if the first request does not get a token
+    bool gives_up = false;  // if the first three requests get no token
   };
 
   // Throws what InstanceMetadata throws. Whatever goes wrong later is a line on standard error,
