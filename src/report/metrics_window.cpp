@@ -45,7 +45,9 @@ MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
       exports_(config, mesh_.job().rank(), machine.hosts(), gpu_ ? gpu_->gpu() : "") {}
 
 MetricsWindow::Mark MetricsWindow::mark() {
-  Mark mark{.sent = std::make_shared<WireCount>()};
+  // The clock comes first: what follows wakes another thread, which may take this one's core.
+  Mark mark{.enqueued = Clock::now()};
+  mark.sent = std::make_shared<WireCount>();
   const auto read = [mesh = machine_.mesh(), sent = mark.sent] { *sent = mesh->wire(); };
   Stream& communication = mesh_.data().stream();
   if (communication.device() == Device::kCpu) {
@@ -55,7 +57,6 @@ MetricsWindow::Mark MetricsWindow::mark() {
     read();  // NCCL's messages are counted when they are enqueued
   }
   mark.exchanged = exchanged_ ? *exchanged_ : WireCount();
-  mark.enqueued = Clock::now();
   mark.left_out = left_out_;
   return mark;
 }
