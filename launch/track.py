@@ -95,10 +95,15 @@ class Run:
     def fresh_lines(self):
         """The whole lines since the last call. A run that goes on from a checkpoint writes a new file: then all its lines."""
         path = self.path("metrics.jsonl")
-        if self.file is None or os.stat(path).st_ino != os.fstat(self.file.fileno()).st_ino:
-            if self.file:
-                self.file.close()
-            self.file, self.rest = open(path, "rb", opener=regular), b""
+        try:
+            if self.file is None or os.stat(path).st_ino != os.fstat(self.file.fileno()).st_ino:
+                file = open(path, "rb", opener=regular)
+                if self.file:
+                    self.file.close()
+                self.file, self.rest = file, b""
+        except FileNotFoundError:  # it was removed, and its run begins another one
+            if self.file is None:
+                return
         *whole, self.rest = (self.rest + self.file.read()).split(b"\n")
         for text in whole:
             try:

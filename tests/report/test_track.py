@@ -176,7 +176,7 @@ class Wandb(Tracked):
         self.assertEqual(len({given["id"] for given, in self.calls("init")}), 2)
         self.assertEqual(len(self.calls("log")), 8)
 
-    def test_a_line_that_is_being_written_waits(self):
+    def test_a_line_that_is_being_written_waits_and_a_log_may_begin_again(self):
         self.log(training(10))
         self.put("metrics.jsonl", '{"step": 20, "lo', "a")
         run = track.Run(self.run_folder)
@@ -184,6 +184,12 @@ class Wandb(Tracked):
         self.assertRegex(self.track("wandb"), "^track: 1 line of")
         self.put("metrics.jsonl", 'ss": 2.5}\n', "a")
         self.assertEqual(list(run.fresh_lines()), [{"step": 20, "loss": 2.5}])
+        self.log(training(30))
+        os.remove(os.path.join(self.run_folder, "metrics.jsonl"))
+        self.assertEqual([line["step"] for line in run.fresh_lines()], [30])
+        self.assertEqual(list(run.fresh_lines()), [])
+        self.log(training(40))
+        self.assertEqual([line["step"] for line in run.fresh_lines()], [40])
         run.file.close()
         self.assertRegex(self.track("wandb"), "^track: 1 line of")
 
