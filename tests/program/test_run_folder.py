@@ -276,7 +276,7 @@ class FailedSaves(Life):
             obey_permissions()
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         run_ = self.start(name, "--model.width", 4096, "--train.steps", 10**6, "--train.log_every", 10**6, "--checkpoint.keep", 1,
-                          "--checkpoint.every_steps", 50, preexec_fn=prepare, restore_signals=False)
+                          "--checkpoint.every_steps", 500, preexec_fn=prepare, restore_signals=False)
         self.addCleanup(lambda: (run_.kill(), run_.communicate()))
         partial, whole = self.stop_in_a_save(name, run_)
         before = self.content(whole)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`tandem serve` as its clients see it: replies are those of `tandem generate`, every limit, and how it ends. Argument: the program."""
 import concurrent.futures
+import contextlib
 import json
 import math
 import os
@@ -182,13 +183,15 @@ class Serving(Served):
         self.refused(400, "do not fit", prompt="a" * CONTEXT)
 
     def test_who_hangs_up_loses_the_slot(self):
-        connection = self.server.connect()
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "n": 128, "max_tokens": 60}))
-        self.server.wait_for("tandem_slots_in_use", 5)
         before = self.server.metric("tandem_tokens_total")
-        connection.close()
+        connections = [self.server.connect() for _ in range(20)]  # enough for seconds, in which a busy machine sees the slots in use
+        for connection in connections:
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "n": 128, "max_tokens": 60}))
+        self.server.wait_for("tandem_slots_in_use", 5)
+        for connection in connections:
+            connection.close()
         self.server.wait_for("tandem_slots_in_use", 0)
-        self.assertLess(self.server.metric("tandem_tokens_total") - before, 60 * 128)
+        self.assertLess(self.server.metric("tandem_tokens_total") - before, len(connections) * 60 * 128)
         self.assertEqual(self.server.metric("tandem_queued_requests"), 0)
 
 
@@ -339,8 +342,10 @@ class Limits(Workspace):
         server = Server(broken)
         keeps = server.connect()
         keeps.connect()
-        waiting = [self.begin(server) for _ in range(3)]
-        self.assertEqual({each.getresponse().status for each in waiting[:1]}, {500})
+        waiting = [self.begin(server)]
+        with contextlib.suppress(OSError):  # it may have ended already
+            waiting += [self.begin(server), self.begin(server)]
+        self.assertEqual(waiting[0].getresponse().status, 500)
         output, errors = server.process.communicate(timeout=DEADLINE)
         self.assertEqual(server.process.returncode, 70)
         self.assertRegex(errors, "^tandem: a step of the model failed: .*not finite.*\n$")

@@ -3,6 +3,7 @@
 
     test_islands.py PATH_TO_TANDEM [unittest arguments]
 """
+import contextlib
 import json
 import os
 import re
@@ -68,20 +69,24 @@ class Islands(Workspace):
     def test_a_killed_run_resumes_to_the_same_bits(self):
         # The exchange that begins after step 600 takes effect after step 799.
         settings = ["--dist.islands", 2, "--dist.sync_every", 200, "--dist.sync_delay", 199, *SHARDED, "--checkpoint.every_steps", 400,
-                    "--train.steps", 900]
+                    "--checkpoint.async", "false", "--train.steps", 900]
         self.train("undisturbed", *settings, ranks=4)
-        command = ["mpirun", "-np", "4", tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
-                   "--run.name", "killed", *tandem_program.TINY, *map(str, settings)]
-        job = subprocess.Popen(command, env=tandem_program.MPI_ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while self.last_step("killed") <= 600:
-            self.assertIsNone(job.poll())
-            time.sleep(0.01)
-        for rank in self.processes_of("killed"):
-            os.kill(rank, signal.SIGKILL)
-        job.wait()
-        self.assertLess(self.last_step("killed"), 799)
-        self.assertIn("at step 400 of 900", self.train("killed", *settings, ranks=4).stdout)
-        self.assert_same_bits("undisturbed", "killed")
+        for attempt in range(10):  # a busy machine may let this one sleep until the run is over
+            name = f"killed-{attempt}"
+            command = ["mpirun", "-np", "4", tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
+                       "--run.name", name, *tandem_program.TINY, *map(str, settings)]
+            job = subprocess.Popen(command, env=tandem_program.MPI_ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while self.last_step(name) <= 600 and job.poll() is None:
+                time.sleep(0.01)
+            for rank in self.processes_of(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rank, signal.SIGKILL)
+            job.wait()
+            if 600 < self.last_step(name) < 799:
+                break
+        self.assertTrue(600 < self.last_step(name) < 799)
+        self.assertIn("at step 400 of 900", self.train(name, *settings, ranks=4).stdout)
+        self.assert_same_bits("undisturbed", name)
 
     def test_exact_sums_leave_the_number_of_ranks_of_an_island_open(self):
         exact = ["--dist.islands", 2, "--dist.reduce", "exact", "--train.micro_batch", 1, *EVERY_4]

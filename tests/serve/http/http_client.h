@@ -17,7 +17,7 @@
 
 namespace tandem::testing {
 
-constexpr std::chrono::seconds kGenerous{20};
+constexpr std::chrono::seconds kGenerous{60};
 
 // Waits until the condition holds; false if it does not within the generous time.
 template <class F>

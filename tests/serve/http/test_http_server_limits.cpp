@@ -115,7 +115,7 @@ TEST(HttpServerLimits, IdleConnectionsAreClosedSilently) {
 }
 
 TEST(HttpServerLimits, TimeForAWholeAnswer) {
-  TestServer server({.answer = milliseconds(50)});
+  TestServer server({.answer = milliseconds(250)});
   Client client = server.client();
   client.send(get("/hold") + get("/echo"));
   const auto answer = server.held();
@@ -127,7 +127,7 @@ TEST(HttpServerLimits, TimeForAWholeAnswer) {
 }
 
 TEST(HttpServerLimits, TimeForAStreamedAnswer) {
-  TestServer server({.answer = milliseconds(50)});
+  TestServer server({.answer = milliseconds(250)});
   Client client = server.client();
   client.send(get("/hold"));
   const auto answer = server.held();
