@@ -9,6 +9,7 @@ for record in /dev/shm/tandem-flight-*; do
   process=$(od -An -td8 -j24 -N8 "$record" 2>/dev/null | tr -d ' ')
   [ -n "$process" ] || continue  # its run has removed it
   [ "$start" = "$(od -An -td8 -j8 -N8 "$file" 2>/dev/null | tr -d ' ')" ] || continue  # of another run
-  if grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$process/status"; then continue; fi  # it is alive
-  dd if="$record" of="$file" bs=1M conv=notrunc status=none && rm "$record"  # in place, which also a full disk allows
+  if read -r pages _ 2>/dev/null <"/proc/$process/statm" && [ "$pages" != 0 ]; then continue; fi  # who dies has no memory
+  [ -e "$record" ] || continue  # somebody else has moved it
+  dd if="$record" of="$file" bs=1M conv=notrunc status=none && rm -f "$record"  # in place, which also a full disk allows
 done

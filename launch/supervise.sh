@@ -26,7 +26,7 @@ kill_rest() {
     [ -n "$pids" ] && [ "$SECONDS" -lt "$until" ]; do
     for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
     for pid in $pids; do  # a dead process has no environment any more, but may still hold a GPU
-      while grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status" && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
+      while grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status" && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
     done
   done
 }

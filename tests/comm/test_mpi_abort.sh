@@ -11,7 +11,7 @@ failures=0
 # True if the process still runs three seconds after the job. A zombie (state Z) does not count.
 alive() {
   for _ in {1..30}; do
-    grep -q '^State:[[:space:]]*[^ZX]' "/proc/$1/status" 2>/dev/null || return 1
+    grep -q '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status" 2>/dev/null || return 1
     sleep 0.1
   done
   return 0

