@@ -115,4 +115,7 @@ def count_started(platform, host, folder, ranks, seconds):
 def end_job(platform, hosts, job, records):
     """Kills what is left of a job on the hosts that can be reached, and keeps its flight records in the folder `records`."""
     script = (LAUNCH / "end_job.sh").read_text() + "shift\n" + (LAUNCH / "keep_flight.sh").read_text()
-    on_all(hosts, lambda host: call(platform, host, "true", seconds=END_S)[1] or call(platform, host, script, job, records))
+    def end(host):
+        is_lost = platform.name != "local" and call(platform, host, "true", seconds=END_S)[1]
+        return is_lost or call(platform, host, script, job, records)
+    on_all(hosts, end)

@@ -22,7 +22,7 @@ import main
 import nodes
 import tandem_program
 from errors import CONFIG, DATA, Failure
-from hosts import Host
+from hosts import Host, Platform
 from recorded import GOOD
 from settings import read_file, read_settings
 from supervised import CAUSES, HANGS, Launched, in_memory, is_alive, process_of, record_in, trained, wait_until
@@ -340,7 +340,7 @@ class OneMachine(Launched):
             seconds_of[host].append(seconds)
             return "", "no answer" * (host == "lost")
         with mock.patch.object(nodes, "call", call):
-            nodes.end_job(None, ["lost", "slow"], "job", "records")
+            nodes.end_job(Platform("ssh", "lost,slow", ""), ["lost", "slow"], "job", "records")
         self.assertEqual(seconds_of, {"lost": [nodes.END_S], "slow": [nodes.END_S, nodes.ANSWER_S]})
 
     def test_srun_that_starts_nothing_has_not_finished(self):
