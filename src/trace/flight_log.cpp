@@ -267,6 +267,7 @@ void FlightLog::begin(uint64_t collective) {
   FlightCollective& place = entry(collective);
   if (place.number_before == collective) {
     place.begun = flight_now();
+    traced_begin_[collective % FlightRecord::kCollectives] = trace_now();
   }
 }
 
@@ -275,8 +276,7 @@ void FlightLog::end(uint64_t collective) {
   if (place.number_before == collective) {
     place.ended = flight_now();
     if (place.begun > 0 && recorder().is_on()) {
-      const int64_t now = trace_now();
-      recorder().add(place, {now - (place.ended - place.begun), now});
+      recorder().add(place, {traced_begin_[collective % FlightRecord::kCollectives], trace_now()});
     }
   }
 }

@@ -6,6 +6,7 @@
 // so that one which was only half written shows. Until keep_in() the record is ordinary memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -126,6 +127,7 @@ class FlightLog {
   std::mutex mutex_;      // of groups_ and close()
   std::map<std::string, int> groups_;
   Fnv1a<uint64_t> calls_;
+  std::array<int64_t, FlightRecord::kCollectives> traced_begin_{};  // by the clock of traces
   std::jthread beating_;
 };
 

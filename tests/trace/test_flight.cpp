@@ -246,7 +246,7 @@ pid_t start_process(const std::string& folder, const std::function<void(FlightLo
   const pid_t process = fork();
   if (process == 0) {
     FlightLog log;
-    log.keep_in(folder, 4711, 1, 2, "node1");
+    log.keep_in(folder, getppid(), 1, 2, "node1");
     log.set_step(3);
     const uint64_t group = log.open_group("this run");
     const uint64_t first = log.enqueue(group, "this run", 1, "barrier", 1);
@@ -281,7 +281,7 @@ FlightRank read_one(const std::string& folder) {
 
 TEST(FlightLog, OutlivesItsProcess) {
   const TemporaryFolder root;
-  const std::string folder = root.path() + "/flight", shared = shared_flight_path(4711, 1);
+  const std::string folder = root.path() + "/flight", shared = shared_flight_path(getpid(), 1);
   const pid_t process = start_process(folder, [](FlightLog&) { pause(); });
   kill(process, SIGSTOP);
   waitpid(process, nullptr, WUNTRACED);
@@ -304,11 +304,10 @@ TEST(FlightLog, OutlivesItsProcess) {
 // A process that has just been woken reads its own record before its thread has run again.
 TEST(FlightLog, AProcessThatDidNotBeatStoodStill) {
   const TemporaryFolder root;
-  const std::string shared = shared_flight_path(4712, 1);
+  const std::string shared = shared_flight_path(getpid(), 1);
   const int64_t now = flight_now();
   FlightRank woken = rank(1, {collective(1, 60)});
-  woken.record.start = 4712;
-  woken.record.process = getpid();
+  woken.record.start = woken.record.process = getpid();
   woken.record.beat = now - 40 * kSecond;
   set(woken.record.home, flight_home().c_str());
   const std::string bytes(reinterpret_cast<const char*>(&woken.record), sizeof woken.record);
