@@ -63,10 +63,10 @@ void GpuWindow::add(const GpuUse& sample) {
     if (const std::optional<double>& value = sample.figures[i]) {
       Figure& figure = figures_[i];
       figure.greatest = figure.count > 0 ? std::max(figure.greatest, *value) : *value;
-      figure.sum += *value;
+      ++figure.count;
+      figure.mean += (*value - figure.mean) / static_cast<double>(figure.count);
       figure.last = *value;
       figure.first = figure.first.value_or(*value);
-      ++figure.count;
     }
   }
 }
@@ -80,7 +80,7 @@ GpuUse GpuWindow::take() {
         case Over::kCount:
           break;
         case Over::kMean:
-          use.figures[i] = figure.sum / static_cast<double>(figure.count);
+          use.figures[i] = figure.mean;
           break;
         case Over::kGreatest:
           use.figures[i] = figure.greatest;

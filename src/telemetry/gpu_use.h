@@ -55,9 +55,9 @@ class GpuWindow {
 
  private:
   struct Figure {
-    double sum = 0, greatest = 0, last = 0;
-    int64_t count = 0;                       // of samples that know it, since the last take
-    std::optional<double> first{}, taken{};  // of all, and the last one before the last take
+    double mean = 0, greatest = 0, last = 0;  // the mean of equal values has their bits
+    int64_t count = 0;                        // of samples that know it, since the last take
+    std::optional<double> first{}, taken{};   // of all, and the last one before the last take
   };
   std::array<Figure, kGpuFigures> figures_{};
   int64_t samples_ = 0;

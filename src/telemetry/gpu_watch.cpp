@@ -36,6 +36,7 @@ struct GpuWatch::State {
   bool shall_end = false, has_ended = false, has_hung = false;
   std::string gpu;                            // its address, once it is known
   Clock::time_point answered = Clock::now();  // when a call of the library ended last
+  std::optional<Clock::time_point> seen_silent{};
   GpuWindow window;
 
   // For the thread alone.
@@ -137,9 +138,15 @@ std::optional<GpuUse> GpuWatch::take() {
   if (state_->has_ended) {
     return std::nullopt;
   }
-  const std::chrono::duration<double> silent = Clock::now() - state_->answered;
-  if (silent > std::max(10 * state_->options.period, kShortestHang) &&
-      !std::exchange(state_->has_hung, true)) {
+  const Clock::time_point now = Clock::now();
+  const std::chrono::duration<double> silent = now - state_->answered;
+  const auto longest = std::max(10 * state_->options.period, kShortestHang);
+  // After a pause of the whole machine the thread may answer yet, so silence must be seen twice.
+  if (silent <= longest) {
+    state_->seen_silent.reset();
+  } else if (!state_->seen_silent) {
+    state_->seen_silent = now;
+  } else if (now - *state_->seen_silent > kShortestHang && !std::exchange(state_->has_hung, true)) {
     state_->say(str("NVML has not answered for ", std::lround(silent.count()),
                     " s; its figures are not known until it does, and training goes on"));
   }

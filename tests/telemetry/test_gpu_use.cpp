@@ -66,5 +66,15 @@ TEST(GpuWindow, MeansCountersAndGreatestOfAStretch) {
   EXPECT_EQ(second[kTemperatureC], -110);
 }
 
+TEST(GpuWindow, TheMeanOfEqualValuesHasTheirBits) {
+  GpuWindow window;
+  for (int i = 0; i < 50; ++i) {
+    GpuUse use;
+    use[kUse] = 0.15;
+    window.add(use);
+  }
+  EXPECT_EQ(window.take()[kUse], 0.15);
+}
+
 }  // namespace
 }  // namespace tandem
