@@ -27,8 +27,10 @@ class Agreement(Workspace):
     @unittest.skipIf(DEVICE == "cuda", "the emulation of NCCL sees it first")
     def test_other_collectives(self):
         for way, kind in [("kind", "all_gather"), ("bytes", "all_reduce"), ("none", "all_reduce")]:
+            # Where the bytes differ, rank 2 may find it before rank 0 has come.
+            others = rf"rank 2 on \S+ calls all_reduce {WHERE}, where rank 1 calls|" if way == "bytes" else ""
             with self.subTest(way):
-                self.assert_told(way, rf"{NO_VOTE}; rank 1 on \S+ calls {kind} {WHERE}, where rank 0 calls all_reduce {WHERE}$")
+                self.assert_told(way, rf"{NO_VOTE}; ({others}rank 1 on \S+ calls {kind} {WHERE}, where rank 0 calls) all_reduce {WHERE}$")
 
     def test_a_vote_finds_what_ended_all_the_same(self):
         self.assert_told("quiet", rf"{VOTE}; rank 1 on \S+ calls all_gather {WHERE}, where rank 0 calls all_reduce {WHERE}$", "6")
