@@ -197,7 +197,7 @@ class Hosts:
         """The command lines of the processes in a host, by their numbers."""
         found = {}
         for process in members({namespace(self.holders[name].pid)}):
-            with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline") as file:
+            with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", errors="replace") as file:
                 found[process] = file.read().replace("\0", " ").strip()
         return {process: command for process, command in found.items() if command and process != self.holders[name].pid}
 

@@ -186,7 +186,7 @@ class Workspace(unittest.TestCase):
         found = []
         for process in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{process}/cmdline") as file, open(f"/proc/{process}/stat") as stat:
+                with open(f"/proc/{process}/cmdline", errors="replace") as file, open(f"/proc/{process}/stat") as stat:
                     words = file.read().split("\0")
                     if words[0] == TANDEM and name in words and ") Z " not in stat.read():
                         found.append(int(process))

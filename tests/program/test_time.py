@@ -93,7 +93,7 @@ class Time(Workspace):
 
     def is_rank(self, process, rank):
         try:
-            with open(f"/proc/{process}/environ") as environment, open(f"/proc/{process}/cmdline") as command:
+            with open(f"/proc/{process}/environ", errors="replace") as environment, open(f"/proc/{process}/cmdline", errors="replace") as command:
                 return f"OMPI_COMM_WORLD_RANK={rank}\0" in environment.read() and self.folder in command.read()
         except OSError:
             return False
