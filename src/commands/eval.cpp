@@ -190,7 +190,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
     }
   };
   ChoiceScorer scorer(*trained.model, trained.context(machine), upload, machine.mesh()->model(),
-                      context, request.batch > 0 ? request.batch : config.train.eval_batch(), use);
+                      context, request.batch > 0 ? request.batch : config.eval_batch(), use);
   add_questions(request.choices, request.shots, *tokenizer, context, scorer);
   if (output) {
     output->finish();
@@ -258,8 +258,7 @@ ExitCode eval_command(const Words& words, World& world) {
   TrainedModel trained = load_trained_model(stored, dataset->info(), dtype, machine, control);
   Uploader upload(machine.stream, machine.memory, machine.staging, dataset->info(),
                   trained.values->dtype());
-  const TrainConfig& train = trained.config.train;
-  const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
+  const int64_t batch = request.batch > 0 ? request.batch : trained.config.eval_batch();
   Evaluation result = evaluate(*trained.model, trained.context(machine), *dataset, context, batch,
                                0, upload, machine.mesh()->model());
   require_finite(result.loss, trained);

@@ -104,7 +104,7 @@ std::optional<double> RunQuestions::acc(Model& model, const Context& context,
   ChoiceEvaluation result;
   double total = 0;
   ChoiceScorer scorer(model, context, upload, machine.mesh()->model(), config_.model->context(),
-                      config_.train.eval_batch(),
+                      config_.eval_batch(),
                       [&](const ChoiceRecord& record, std::span<const double> sums) {
                         total += std::accumulate(sums.begin(), sums.end(), 0.0);
                         result.count(record, sums);

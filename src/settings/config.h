@@ -97,9 +97,6 @@ struct TrainConfig {
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
   std::string skip_batches{};
   std::string eval_choices{};
-
-  // Independent of the number of ranks, so that validation losses have the same bits on any number.
-  int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }
 };
 
 struct KernelsConfig {
@@ -213,6 +210,14 @@ struct Config {
   // What is trained on: "tokens" or "images", and how many are in one sample.
   const char* unit() const { return model->reads_text() ? "tokens" : "images"; }
   int64_t units_per_sample() const { return model->reads_text() ? model->context() : 1; }
+  // Samples of a batch for validation: train.micro_batch, or where that is 0 what has 64 Ki units,
+  // since no rank must hold the global batch. Independent of the number of ranks, so that
+  // validation losses have the same bits on any number.
+  int64_t eval_batch() const {
+    return train.micro_batch > 0
+               ? train.micro_batch
+               : std::clamp<int64_t>((1 << 16) / units_per_sample(), 1, train.global_batch);
+  }
   PriceUnit price_unit() const {
     return model->reads_text() ? PriceUnit{"usd_per_1e9_tokens", "10^9 tokens", 1e9}
                                : PriceUnit{"usd_per_1e6_images", "10^6 images", 1e6};

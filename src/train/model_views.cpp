@@ -108,7 +108,7 @@ std::string ModelViews::text() {
 PredictedImages ModelViews::images() {
   const DatasetInfo& info = dataset_.info();
   const MicroBatch batch =
-      dataset_.validation_batch(config_.model->context(), 0, config_.train.eval_batch());
+      dataset_.validation_batch(config_.model->context(), 0, config_.eval_batch());
   auto* classifier = dynamic_cast<Classifier*>(&model_);
   if (!classifier) {
     fail(ExitCode::kConfig,

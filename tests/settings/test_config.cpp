@@ -146,6 +146,21 @@ TEST(Config, TextReadsBackEqual) {
   EXPECT_FALSE(again.model->transformer()->tie_embeddings);
 }
 
+// A rank that takes its whole share in training may not hold the global batch.
+TEST(Config, ABatchForValidationIsNoLargerThanOneForTrainingMayBe) {
+  Config config = valid();
+  config.train.global_batch = 512;
+  const auto batch = [&](const std::string& context, int64_t micro_batch) {
+    EXPECT_TRUE(apply(config, {{"model.context", context, "a.cfg"}}).empty());
+    config.train.micro_batch = micro_batch;
+    return config.eval_batch();
+  };
+  EXPECT_EQ(batch("1024", 0), 64);
+  EXPECT_EQ(batch("100", 0), 512);
+  EXPECT_EQ(batch("200000", 0), 1);
+  EXPECT_EQ(batch("200000", 3), 3);
+}
+
 TEST(Config, DefaultsAreValidWithData) { EXPECT_TRUE(problems_of(valid(), 1).empty()); }
 
 TEST(Config, IndivisibleBatchNamesTheNeighbours) {
