@@ -106,8 +106,13 @@ Descriptor::~Descriptor() {
 bool is_same_file(int descriptor, const std::string& path) {
   struct stat held {
   }, there{};
-  return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &there) == 0 &&
-         held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+  if (::stat(path.c_str(), &there) != 0) {
+    return errno != ENOENT && errno != ENOTDIR;
+  }
+  if (::fstat(descriptor, &held) != 0) {
+    return errno != ESTALE;
+  }
+  return held.st_dev == there.st_dev && held.st_ino == there.st_ino;
 }
 
 std::string read_file(const std::string& path, RecordLimit limit) {
@@ -194,7 +199,7 @@ void FileWriter::sync() {
 
 bool FileWriter::is_removed() const {
   struct stat status {};
-  return ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
+  return ::fstat(descriptor_, &status) == 0 ? status.st_nlink == 0 : errno == ESTALE;
 }
 
 NewFile::NewFile(const std::string& path, int folder)
@@ -259,7 +264,7 @@ void sync_path(const std::string& path, int folder) {
 }
 
 void replace_directory(const std::string& from, const std::string& to, std::string_view last) {
-  if (fs::exists(to)) {
+  if (std::error_code unknown; fs::exists(to, unknown)) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
       sync_path(parent_of(to));
       remove_tree(from);

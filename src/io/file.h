@@ -50,7 +50,7 @@ class Descriptor {
   int number_;
 };
 
-// Whether an open file is the one at `path`.
+// Whether an open file is the one at `path`. True also if the storage does not answer.
 bool is_same_file(int descriptor, const std::string& path);
 
 // The whole content of a file. Errors also above the limit.

@@ -295,7 +295,7 @@ void Checkpointer::begin(const RunState& state) {
     const ProfilerRange range("checkpoint writer");
     const Clock::time_point start = Clock::now();
     FileEntry file = write_rank_file(path, slabs);
-    if (std::filesystem::exists(log)) {  // a run that resumes must find the lines up to this step
+    if (std::error_code unknown; std::filesystem::exists(log, unknown)) {  // for a run that resumes
       sync_path(log);
     }
     return Written{std::move(file), std::chrono::duration<double>(Clock::now() - start).count()};

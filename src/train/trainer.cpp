@@ -235,7 +235,7 @@ void Trainer::finish_steps(size_t running) {
 }
 
 void Trainer::end_lost() {
-  saver_->commit();  // what is being written is of an earlier step
+  saver_->finish();  // what is being written is of an earlier step
   steps_->lost().end(job(), saver_->last_checkpoint());
 }
 
@@ -253,7 +253,7 @@ void Trainer::validate() {
   rest();
   steps_->leave_out(Phase::kElsewhere, "validating", [&] {
     Evaluation result = evaluate(*model_, training_->forward_context(machine_.scratch), *dataset_,
-                                 config_.model->context(), config_.train.eval_batch(),
+                                 config_.model->context(), config_.eval_batch(),
                                  config_.train.eval_batches, *upload_, machine_.mesh()->model());
     result.choices_acc =
         questions_->acc(*model_, training_->forward_context(machine_.scratch), machine_);

@@ -248,7 +248,7 @@ MUTANTS = [
            "wire_ += wire_at(mark()) - wire_at(start);", "wire_ = wire_at(mark()), static_cast<void>(start);",
            ["program.exact WireBytes.test_every_stage_sends_what_its_formula_says"]),
     Mutant("what was being written is lost when a run diverges", "src/train/trainer.cpp",
-           "  saver_->commit();  // what is being written is of an earlier step\n", "",
+           "  saver_->finish();  // what is being written is of an earlier step\n", "",
            ["program.life_of_a_run Checkpoints.test_a_run_that_diverges_keeps_the_checkpoint_that_was_being_written"]),
     Mutant("a reader of the output that goes away ends the run", "src/commands/train.cpp",
            "  std::signal(SIGPIPE, SIG_IGN);", "  ",
