@@ -25,7 +25,7 @@ Checkpointer::Start Saver::resume() {
   return start;
 }
 
-void Saver::save() {
+void Saver::save(bool is_best) {
   const bool was_tried = saving_.step == state_.step && !finishing_;
   if (is_saved() || was_tried) {
     return;
@@ -34,6 +34,9 @@ void Saver::save() {
   saving_ = state_;
   stall_s_ = 0;
   tolerate([&] { checkpointer_.begin(saving_); });
+  if (is_best && checkpointer_.is_writing()) {
+    checkpointer_.keep_as_best();
+  }
   if (!config_.async) {
     commit();
   }
@@ -42,10 +45,7 @@ void Saver::save() {
 void Saver::save_if_best() {
   if (*state_.val_loss < state_.best_val_loss) {
     state_.best_val_loss = *state_.val_loss;
-    save();
-    if (is_saved()) {
-      checkpointer_.keep_as_best();
-    }
+    save(true);
   }
 }
 

@@ -31,8 +31,8 @@ class Saver {
   }
   // Collective. Call it when no step is running. A step that is saved for several reasons (due,
   // best, last) is written once; if that failed, only the end of the run tries again. If the save
-  // before is still being written, this waits for it.
-  void save();
+  // before is still being written, this waits for it. `is_best`: it becomes the best one, too.
+  void save(bool is_best = false);
   // Collective. Call it after a validation. If that has the least loss so far, this saves, and the
   // checkpoint becomes the best one.
   void save_if_best();
