@@ -68,7 +68,7 @@ StopSignal::StopSignal(bool announce, bool under_mpirun) {
 }
 
 StopSignal::~StopSignal() {
-  if (requested()) {
+  if (requested() || steps_began) {
     former_term.sa_handler = former_hup.sa_handler = SIG_IGN;
   }
   sigaction(SIGINT, &former_int, nullptr);

@@ -17,8 +17,8 @@ class StopSignal {
   // long, and has nothing to save. SIGHUP, which the end of a terminal sends, has no effect under
   // nohup.
   StopSignal(bool announce, bool under_mpirun);
-  // Restores the former handlers. After a request, SIGTERM and SIGHUP are ignored from now on: a
-  // second one must not change the exit code.
+  // Restores the former handlers. But SIGTERM and SIGHUP are ignored from now on if a step may have
+  // run: all is saved, and the exit code must say so.
   ~StopSignal();
 
   // Call first in main() of a program that will train: from now on SIGUSR1 is such a request, and
