@@ -38,7 +38,8 @@ def end_before_start(number, frame):
 def on_stop(handler):
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     for number in numbers:
-        signal.signal(number, handler)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # under nohup
+            signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # run.sh holds them back
 
 

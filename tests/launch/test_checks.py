@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -15,13 +16,13 @@ LAUNCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "l
 sys.path[:0] = [os.path.join(LAUNCH, "run"), os.path.join(LAUNCH, "..", "tests", "program")]
 import checks
 import main
-import nccl_log
 import nodes
 from command import environment
 from errors import CONFIG, DATA, Failure
 from hosts import OWN_HOSTS, Host, Platform
 from instances import MARKETS
-from recorded import GOOD, NCCL_LOG
+from job import end_before_start, on_stop
+from recorded import GOOD
 from tandem_program import write_program
 
 INSTANCES = {"p4d.24xlarge": {"gpus": 8, "efa": 4, "nvswitch": True, "bus_gb_s": {"1": 200, "2": 60, "4": 28},
@@ -130,38 +131,6 @@ class Instances(unittest.TestCase):
                     self.assertLessEqual(datetime.date.fromisoformat(price["date"]), datetime.date.today())
                     self.assertGreater(len(price["source"]), 10)
         self.assertEqual(known["types"]["p4d.24xlarge"]["efa"], 4)
-
-
-class NcclLogs(unittest.TestCase):
-    WRONG = [
-        (("Using network AWS Libfabric", "Using network Socket"), "NCCL uses the network 'Socket', not EFA"),
-        (("found 4 nics", "found 1 nics"), "NCCL found 1 EFA devices of 4"),
-        (("provider is efa", "provider is tcp"), "libfabric uses the provider 'tcp', not efa"),
-        (("/0/GDRDMA", "/0"), "no GPUDirect RDMA ('via NET/AWS Libfabric/0')"),
-        (("NCCL INFO Using network AWS Libfabric", "NCCL WARN Error: network AWS Libfabric not found."), "NCCL has no network 'AWS Libfabric'"),
-    ]
-
-    def read(self, *texts, ranks=None):
-        with tempfile.TemporaryDirectory() as folder:
-            for i, text in enumerate(texts):
-                with open(os.path.join(folder, f"host{i}.7.log"), "w") as file:
-                    file.write(text)
-            return nccl_log.NcclLog(folder, ranks or len(texts), 4).problems()
-
-    def test_a_good_one(self):
-        self.assertEqual(self.read(NCCL_LOG, NCCL_LOG.replace("AWS Libfabric", "Libfabric")), [])
-        self.assertEqual(nccl_log.summary(NCCL_LOG), "NCCL 2.27.7+cuda12.9, aws-ofi-nccl 1.16.3: network AWS Libfabric, 4 EFA devices")
-
-    def test_every_beginning_of_a_good_one(self):
-        for end in range(len(NCCL_LOG)):
-            self.assertEqual(self.read(NCCL_LOG[:end]), [], NCCL_LOG[:end])
-
-    def test_what_is_wrong(self):
-        for change, text in self.WRONG:
-            with self.subTest(text):
-                found = self.read(NCCL_LOG, NCCL_LOG.replace(*change))
-                self.assertEqual(len(found), 1)
-                self.assertTrue(found[0].startswith(f"host1: {text}: see"), found[0])
 
 
 class HostLists(unittest.TestCase):
@@ -274,6 +243,14 @@ class Answers(unittest.TestCase):
         for said, count in [("2\n", 2), ("Welcome\nLast login: 7 May\n2\n", 2), ("Welcome\n", 0), ("", 0)]:
             with mock.patch.object(nodes, "call", lambda *_, **__: (said, "")):
                 self.assertEqual(nodes.count_started(None, Host("a"), "marks", 2, 1), count)
+        self.assertEqual(nodes.call(Platform("local", "", ""), Host("localhost"), r"printf 'caf\351\nend\n'"), ("caf\ufffd\nend\n", ""))
+
+    def test_a_host_that_still_starts_is_asked_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_program(os.path.join(folder, "systemctl"), "#!/bin/bash\necho activating\n")
+            done = subprocess.run([os.path.join(LAUNCH, "node.sh"), *["/none"] * 4], text=True, capture_output=True,
+                                  env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+        self.assertEqual((done.returncode, done.stderr), (1, "nvidia-fabricmanager is still starting\n"))
 
     def test_threads_of_a_rank_are_no_cores(self):
         facts = subprocess.run([os.path.join(LAUNCH, "node.sh"), *["/none"] * 4], env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
@@ -286,6 +263,15 @@ class Answers(unittest.TestCase):
             with mock.patch.dict(os.environ), self.subTest(cores):
                 os.environ.pop("OMPI_MCA_mpi_yield_when_idle", None)
                 self.assertEqual(environment(pair({"cores": cores})[1:], "", "", {}).get("OMPI_MCA_mpi_yield_when_idle"), given)
+
+
+class Signals(unittest.TestCase):
+    def test_nohup_lets_a_job_outlive_its_terminal(self):
+        numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+        on_stop(end_before_start)
+        self.assertEqual([signal.signal(number, handler) for number, handler in zip(numbers, before)],
+                         [signal.SIG_IGN] + [end_before_start] * 3)
 
 
 class Choices(unittest.TestCase):
