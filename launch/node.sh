@@ -31,7 +31,11 @@ if has nvidia-smi; then
   timeout 8 nvidia-smi --query-remapped-rows=gpu_bus_id,remapped_rows.pending --format=csv,noheader 2>/dev/null |
     sed -n 's/^\(.*\), *\(1\|[Yy]es\)$/gpu_remapping \1/p'
 fi
-if has systemctl; then fact fabric_manager "$(systemctl is-active nvidia-fabricmanager 2>/dev/null)"; fi
+if has systemctl; then
+  manager=$(systemctl is-active nvidia-fabricmanager 2>/dev/null)
+  [ "$manager" != activating ] || { echo "nvidia-fabricmanager is still starting" >&2; exit 1; }  # run.sh asks again
+  fact fabric_manager "$manager"
+fi
 
 # The network.
 efa=0

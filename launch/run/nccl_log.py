@@ -1,7 +1,9 @@
 """What NCCL says in its log about the network it took. NCCL writes a file for each rank: HOST.PROCESS.log."""
+import contextlib
 import glob
 import os
 import re
+import time
 
 from errors import CONFIG, say
 
@@ -9,19 +11,24 @@ PATTERN = "%h.%p.log"  # the value of NCCL_DEBUG_FILE
 ADVICE = "see `NCCL INFO NET` in its log; is aws-ofi-nccl in LD_LIBRARY_PATH on this host, and EFA allowed by the security group?"
 
 
+WATCH_S = 300  # NCCL may connect at the first collectives only
+
+
 class NcclLog:
-    """Reads the logs in a folder until each rank there has told its network."""
+    """Reads the logs in a folder until each rank there has told its network, and some minutes longer."""
 
     def __init__(self, folder, ranks, devices):
         """devices: EFA devices that NCCL must find on a host, or 0 if that is not known."""
         self.folder, self.ranks, self.devices = folder, ranks, devices
-        self.told = False
+        self.told_at = None
 
     def problems(self):
         """A line for each rank's log that shows another network than EFA, too few devices, or no GPUDirect RDMA."""
         texts = {}
+        if self.told_at is not None and time.monotonic() - self.told_at > WATCH_S:
+            return []
         for path in glob.glob(os.path.join(glob.escape(self.folder), "*.log")):
-            with open(path, encoding="utf-8", errors="replace") as file:
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # the next look comes soon
                 texts[path] = file.read().rpartition("\n")[0] + "\n"  # the last line may not be whole yet
         found = {}
         for path, text in sorted(texts.items()):
@@ -29,8 +36,8 @@ class NcclLog:
             if wrong := self.problem(text):
                 found.setdefault(host, f"{host}: {wrong}: {ADVICE}")
         ready = [text for text in texts.values() if "Init COMPLETE" in text]
-        if not found and not self.told and len(ready) == self.ranks:
-            self.told = True
+        if not found and self.told_at is None and len(ready) == self.ranks:
+            self.told_at = time.monotonic()
             say(summary(ready[0]))
         return list(found.values())
 

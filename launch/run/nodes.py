@@ -31,7 +31,7 @@ def on_all(hosts, work):
 def call(platform, host, script, *arguments, seconds=ANSWER_S):
     """Runs a bash script on a host: (its output, what went wrong or "")."""
     process = platform.reach(host, "bash", "-s", "--", *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True, start_new_session=True)
+                             text=True, errors="replace", start_new_session=True)
     SESSIONS.add(process.pid)
     try:
         output, errors = process.communicate(script, timeout=seconds)
