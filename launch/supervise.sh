@@ -26,7 +26,7 @@ kill_rest() {
     [ -n "$pids" ] && [ "$SECONDS" -lt "$until" ]; do
     for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
     for pid in $pids; do  # a dead process has no environment any more, but may still hold a GPU
-      while grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status" && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
+      while grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/task/"*/status && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
     done
   done
 }
@@ -167,7 +167,7 @@ best=$(newest_step) failures=0 delay=$backoff
 while :; do
   # A line that a crash has cut, perhaps to zeros, stays one of its own.
   [ -z "$(tail -c 1 "$attempts" | tr '\0' 0)" ] || echo >>"$attempts" || true
-  started=$(date +%s%N) number=$(($(wc -l <"$attempts") + 1)) code=0
+  started=$(date +%s%N) number=$(($(wc -l <"$attempts" || true) + 1)) code=0
   attempt "$@"
   tenths=$((($(date +%s%N) - started) / 100000000))
   kill_rest

@@ -119,7 +119,7 @@ class Sent:
     so that no second process sends the same."""
 
     def __init__(self, run, place):
-        self.file = open(run.path("track.json"), "a+", encoding="utf-8", opener=regular)
+        self.file = open(run.path("track.json"), "r+", encoding="utf-8", opener=lambda path, flags: regular(path, flags | os.O_CREAT))
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -149,10 +149,11 @@ class Sent:
         self.save()
 
     def save(self):
+        """In place, which a full disk allows: a file that lost its number would be sent anew under another."""
         self.file.seek(0)
-        self.file.truncate()
-        json.dump(self.places, self.file)
+        self.file.write(json.dumps(self.places))
         self.file.flush()
+        self.file.truncate()
 
 
 class Wandb:

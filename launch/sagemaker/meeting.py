@@ -162,7 +162,7 @@ class Worker:
             process.wait()
 
     def outcome(self, silent_s, sshd, stop_asked):
-        beat, since, asked = None, time.monotonic(), os.path.join(self.folder, self.name + ".stop")
+        beat, silent, asked = None, 0, os.path.join(self.folder, self.name + ".stop")
         while True:
             if stop_asked() and not os.path.exists(asked):
                 with contextlib.suppress(OSError):  # storage may be slow or full for a while
@@ -174,7 +174,8 @@ class Worker:
             if sshd.poll() is not None:
                 raise Failure(CONFIG, f"sshd has ended: {read(os.path.join(self.private, 'log')).rpartition(chr(10))[2]}")
             if word.get("beat", beat) != beat:
-                beat, since = word["beat"], time.monotonic()
-            elif time.monotonic() - since > silent_s:
+                beat, silent = word["beat"], 0
+            elif silent > silent_s:
                 raise Failure(TEMPORARY, f"the leader has been silent for {silent_s} s: it was lost, or the shared folder")
+            silent += LOOK_S  # looks count, not the clock, which goes on while storage stands still
             time.sleep(LOOK_S)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 import pretend_hosts
@@ -135,6 +136,20 @@ class Outside(unittest.TestCase):
                                   env={"PATH": os.environ["PATH"]})
             self.assertEqual(done.returncode, code)
             self.assertRegex(done.stdout + done.stderr, f"^{said}$")
+
+
+    def test_slurm_that_does_not_answer_is_asked_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+            write_program(os.path.join(folder, "sleep"), "#!/bin/bash\n")
+            for failures, said in [(2, "run.sh is not there"), (99, "Slurm does not tell about job 7")]:
+                write_program(os.path.join(folder, "scontrol"), f'''#!/bin/bash
+                    [ "$2" != job ] || {{ echo >>{folder}/asked; [ $(wc -l <{folder}/asked) -gt {failures} ] || exit 1; }}
+                    echo "JobId=7 Command=/none/train.sbatch "''')
+                done = subprocess.run(["bash", os.path.join(LAUNCH, "slurm/train.sbatch")], capture_output=True, text=True,
+                                      env={**path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a"})
+                self.assertEqual(done.returncode, 2 if failures == 2 else 75)
+                self.assertIn(said, done.stdout + done.stderr)
 
 
 class WithPmix(Slurm):

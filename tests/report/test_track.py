@@ -8,6 +8,7 @@ check_track.py, part of tests/nightly.sh, does the same with the real clients.
 import fcntl
 import json
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -192,6 +193,22 @@ class Wandb(Tracked):
         self.assertEqual([line["step"] for line in run.fresh_lines()], [40])
         run.file.close()
         self.assertRegex(self.track("wandb"), "^track: 1 line of")
+
+    def test_a_number_is_not_lost_with_a_save(self):
+        """Where a save fails, the run keeps its number, and is not sent again as another one."""
+        sent = track.Sent(track.Run(self.run_folder), "here")
+        self.addCleanup(sent.file.close)
+        sent.here["id"] = "a"
+        sent.save()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(signal.signal, signal.SIGXFSZ, signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            self.assertRaises(OSError, sent.save)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with open(os.path.join(self.run_folder, "track.json")) as file:
+            self.assertEqual(json.load(file)["here"]["id"], "a")
 
     def test_a_run_that_died(self):
         self.log(training(10))
