@@ -1,5 +1,6 @@
 #include "src/weights/hugging_face/tokenizer_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -95,6 +96,10 @@ TextTokens write_tokenizer_files(const H5Reader& file, int64_t context, const st
   }
   write_json(folder + "/tokenizer_config.json", settings);
   if (!tokenizer->chat_template.empty()) {
+    const auto end = tokenizer->special_token(chat_end(tokenizer->chat_template));
+    if (end && std::ranges::count(tokens.ends, *end) == 0) {
+      tokens.ends.push_back(*end);  // of an answer; the other one ends a text
+    }
     replace_file(folder + "/chat_template.jinja", chat_jinja(tokenizer->chat_template));
   }
   return tokens;
