@@ -28,6 +28,9 @@ std::vector<int32_t> prompt_tokens(const std::string& form, const std::string& p
       tokens = {0};
     }
   }
+  if (tokens.empty()) {
+    fail_data("the tokenizer makes no token of this prompt");
+  }
   return tokens;
 }
 

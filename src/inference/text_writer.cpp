@@ -27,11 +27,11 @@ void TextWriter::next(std::span<const float> logits) {
   if (request_.likeliest >= 0) {
     tell(last_, logits);
   }
-  const bool is_end = std::ranges::count(request_.ends, last_) > 0 || !push(decoder_.push(last_));
-  is_cut_ = !is_end && tokens_ == request_.tokens;
-  has_ended_ = is_end || is_cut_;
-  if (has_ended_) {
-    push(decoder_.finish());
+  const bool is_end = std::ranges::count(request_.ends, last_) > 0;
+  const bool is_stop = !is_end && !push(decoder_.push(last_));
+  is_cut_ = !is_end && !is_stop && tokens_ == request_.tokens;
+  has_ended_ = is_end || is_stop || is_cut_;
+  if (has_ended_ && !is_stop && push(decoder_.finish())) {
     release(held_.size());
   }
 }
@@ -51,25 +51,23 @@ void TextWriter::tell(int32_t token, std::span<const float> logits) {
   std::transform(order.begin(), top, std::back_inserter(chosen_.back().likeliest), likely);
 }
 
-// False when a stop text was reached.
+// False when a stop text was reached; the first of several ends the text.
 bool TextWriter::push(const std::string& text) {
   held_ += text;
-  size_t keep = 0;
+  size_t keep = 0, first = std::string::npos;
   for (const std::string& stop : request_.stops) {
-    const size_t at = stop.empty() ? std::string::npos : held_.find(stop);
-    if (at != std::string::npos) {
-      release(at);
-      held_.clear();
-      return false;
-    }
+    first = stop.empty() ? first : std::min(first, held_.find(stop));
     for (size_t length = std::min(stop.size(), held_.size()); length > keep; --length) {
       if (held_.ends_with(stop.substr(0, length))) {
         keep = length;
       }
     }
   }
-  release(held_.size() - keep);
-  return true;
+  release(std::min(first, held_.size() - keep));
+  if (first != std::string::npos) {
+    held_.clear();
+  }
+  return first == std::string::npos;
 }
 
 void TextWriter::release(size_t count) {

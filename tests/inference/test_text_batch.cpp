@@ -93,6 +93,18 @@ TEST(TextBatch, PromptsAreReadInChunksBesideTexts) {
   EXPECT_TRUE(texts.batch.is_empty());
 }
 
+TEST(TextBatch, OfSeveralStopTextsTheFirstInTheTextEndsIt) {
+  Texts texts(1);
+  TextWriter writer({.prompt = {'a'}, .stops = {"de", "cde"}, .sampling = {.temperature = 0}},
+                    *texts.tokenizer);
+  texts.batch.add(writer);
+  while (!texts.batch.is_empty()) {
+    texts.batch.step();
+  }
+  EXPECT_EQ(writer.take(), "b");
+  EXPECT_FALSE(writer.is_cut());
+}
+
 TEST(TextBatch, ATextThatIsRemovedLeavesNothing) {
   Texts texts(2);
   TextWriter& first = texts.add(300, 'a', 9);

@@ -58,7 +58,7 @@ MUTANTS = [
            "std::stoll(ours) > std::stoll(value)", "false",
            ["program.hugging_face HuggingFace.test_settings_come_from_config_json"]),
     Mutant("a text goes on after an end token", "src/inference/text_writer.cpp",
-           "std::ranges::count(request_.ends, last_) > 0 || ", "",
+           "const bool is_end = std::ranges::count(request_.ends, last_) > 0;", "const bool is_end = false;",
            ["program.hugging_face HuggingFace.test_generation_ends_at_an_end_token"]),
     Mutant("padding of the vocabulary is generated", "src/inference/text_batch.cpp",
            "static_cast<size_t>(vocab_));", "static_cast<size_t>(columns));",
