@@ -28,7 +28,9 @@ void Api::handle(HttpRequest request, const std::shared_ptr<HttpAnswer>& answer)
     return send_error(*answer, 404, "there is nothing at this path");
   }
   if (request.method != (is_post ? "POST" : "GET")) {
-    return send_error(*answer, 405, is_post ? "this path takes POST" : "this path takes GET");
+    const std::string method = is_post ? "POST" : "GET";
+    return answer->send(405, "application/json", error_json(405, "this path takes " + method),
+                        {{"Allow", method}});
   }
   if (!is_post) {
     return get(request.path, *answer);

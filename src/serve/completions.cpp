@@ -52,7 +52,10 @@ class Completion final : public AnswerForm {
     }
     nlohmann::ordered_json choice = {{"index", index}};
     if (is_chat_) {
-      choice["delta"] = {{"role", "assistant"}, {"content", piece}};
+      choice["delta"] = {{"content", piece}};
+      if (!text.is_told) {  // clients join what comes under one name
+        choice["delta"]["role"] = "assistant";
+      }
     } else {
       choice["text"] = piece;
     }
@@ -101,7 +104,7 @@ class Completion final : public AnswerForm {
     for (const auto& [chosen, likeliest] : text.chosen) {
       nlohmann::ordered_json top = nlohmann::json::object();
       for (const ChosenToken::Likely& likely : likeliest) {
-        top[likely.text] = likely.logprob;
+        top.emplace(likely.text, likely.logprob);  // of equal texts the likelier one
       }
       const bool is_first = std::isnan(chosen.logprob);  // of a prompt; JSON has null for NaN
       all["text_offset"].push_back(offset);

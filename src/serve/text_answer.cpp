@@ -34,6 +34,7 @@ void TextAnswer::on_token(size_t index, TextWriter& writer) {
     }
     if (const auto event = form_->event(index, text, piece, writer.last()); !event.is_null()) {
       answer_->write(server_sent(event));
+      text.is_told = true;
       for (const ChosenToken& told : std::exchange(text.chosen, {})) {
         text.offset += characters(told.chosen.text);
       }

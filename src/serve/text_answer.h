@@ -12,6 +12,7 @@ struct WrittenText {
   std::vector<ChosenToken> chosen{};  // those that no event told of
   int64_t offset = 0;                 // characters before their texts
   int64_t tokens = 0;
+  bool is_told = false;  // an event told of it
   bool has_ended = false, is_cut = false;
   const char* finish_reason() const { return is_cut ? "length" : "stop"; }
 };

@@ -199,11 +199,13 @@ class Chats(Workspace):
     def test_chat_completions(self):
         golden = sft_files.golden_chats()
         case = next(case for case in golden["cases"] if case["name"] == "Qwen")
-        tokenizer = sft_files.write_tokenizer(self.path("Qwen"), case["tokenizer"])
+        tokenizer = sft_files.write_tokenizer(self.path("Qwen"), case["tokenizer"], "<|endoftext|>")
         data = sft_files.prepared(self, golden["records"], tokenizer, case["template"])
         self.train("chats", "--data.windows", "documents", "--train.steps", "1", "--model.kind", "llama", "--model.context", 128, data=data.path)
         model = self.path("chats-exported")
         self.check(run("export", self.run_folder("chats"), "--output", model))
+        with open(os.path.join(model, "generation_config.json")) as file:
+            self.assertEqual(json.load(file)["eos_token_id"], [0, 303])  # <|endoftext|>, and <|im_end|> after an answer
         server = Server(model)
 
         def chat(*said, **more):
@@ -221,6 +223,7 @@ class Chats(Workspace):
             other = json.loads(chat("a", max_tokens=None, **more)[1])
             self.assertEqual((other["usage"]["completion_tokens"], other["choices"][0]["finish_reason"]), (most, "length"))
         *chunks, _ = map(json.loads, events(chat("a", stream=True)[1])[:-1] + ["0"])
+        self.assertEqual([chunk["choices"][0]["delta"].get("role") for chunk in chunks], ["assistant"] + [None] * (len(chunks) - 1))
         self.assertEqual("".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks), whole["choices"][0]["message"]["content"])
         told = json.loads(chat("a", logprobs=True, top_logprobs=20)[1])["choices"][0]["logprobs"]["content"]
         self.assertEqual(len(told), 4)
