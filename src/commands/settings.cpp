@@ -68,6 +68,12 @@ std::vector<std::string> apply_settings(Options& options, const std::vector<std:
       }
       try {
         append(settings, parse_ini(read_file(assignment.value), assignment.value));
+        for (const Assignment& setting : settings) {
+          if (setting.key == "config") {
+            fail(ExitCode::kConfig, setting.origin, ": config = ", setting.value,
+                 ": a file names no other; write --config on the command line");
+          }
+        }
       } catch (const Error& error) {
         problems.push_back(error.what());
       }

@@ -42,6 +42,9 @@ class FirstContact(Workspace):
                            (self.path("none/a.cfg"), "settings are --section.key value")]:
             for words in [word], [self.path("first.cfg"), word, "--data.path", self.text]:
                 self.assert_one_line(self.check(run("train", *words), CONFIG), f"no configuration file {word}; {hint}")
+        with open(self.path("nested.cfg"), "w") as out:
+            out.write(f"config = {files[0]}\n[train]\nsteps = 9\n")
+        self.assert_one_line(self.check(run("train", self.path("nested.cfg")), CONFIG), "nested.cfg.*: config = .*: a file names no other; write --config")
         for bare in ["--config", "--train.steps", "--model.kind"]:
             self.assertIn(f"{bare[2:]} has no value", self.check(run("train", bare), CONFIG).stderr)
         self.assert_one_line(self.check(run("inspect", self.path("none"), "--flight"), DATA), "/none: cannot open")
