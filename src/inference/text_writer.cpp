@@ -63,11 +63,13 @@ bool TextWriter::push(const std::string& text) {
       }
     }
   }
-  release(std::min(first, held_.size() - keep));
   if (first != std::string::npos) {
+    release(first);
     held_.clear();
+    return false;
   }
-  return first == std::string::npos;
+  release(held_.size() - keep);
+  return true;
 }
 
 void TextWriter::release(size_t count) {
