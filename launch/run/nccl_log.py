@@ -8,10 +8,8 @@ import time
 from errors import CONFIG, say
 
 PATTERN = "%h.%p.log"  # the value of NCCL_DEBUG_FILE
-ADVICE = "see `NCCL INFO NET` in its log; is aws-ofi-nccl in LD_LIBRARY_PATH on this host, and EFA allowed by the security group?"
-
-
 WATCH_S = 300  # NCCL may connect at the first collectives only
+ADVICE = "see `NCCL INFO NET` in its log; is aws-ofi-nccl in LD_LIBRARY_PATH on this host, and EFA allowed by the security group?"
 
 
 class NcclLog:

@@ -33,7 +33,7 @@ void bind_train(Options& o, TrainConfig& train) {
       "on a GPU, what rests in the host's memory: masters and optimizer state; block inputs");
   o.add("train.eval_every", train.eval_every, "steps between validations; 0: at the end only");
   o.add("train.eval_batches", train.eval_batches,
-        "a validation, of train.micro_batch samples or 65536 tokens; 0: the whole set");
+        "batches a validation, of train.micro_batch samples or 65536 tokens; 0: the whole set");
   o.add("train.log_every", train.log_every, "steps between lines of metrics.jsonl", 1);
   o.add_choice("train.on_nonfinite", train.on_nonfinite,
                {{"stop", OnNonfinite::kStop}, {"skip", OnNonfinite::kSkip}},

@@ -34,9 +34,9 @@ struct GpuWatch::State {
   std::mutex mutex;
   std::condition_variable ended;
   bool shall_end = false, has_ended = false, has_hung = false;
-  std::string gpu;                            // its address, once it is known
-  Clock::time_point answered = Clock::now();  // when a call of the library ended last
-  std::optional<Clock::time_point> seen_silent{};
+  std::string gpu;                                 // its address, once it is known
+  Clock::time_point answered = Clock::now();       // when a call of the library ended last
+  std::optional<Clock::time_point> seen_silent{};  // by take(), until it answers
   GpuWindow window;
 
   // For the thread alone.

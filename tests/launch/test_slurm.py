@@ -137,7 +137,6 @@ class Outside(unittest.TestCase):
             self.assertEqual(done.returncode, code)
             self.assertRegex(done.stdout + done.stderr, f"^{said}$")
 
-
     def test_slurm_that_does_not_answer_is_asked_again(self):
         with tempfile.TemporaryDirectory() as folder:
             path = {"PATH": f"{folder}:{os.environ['PATH']}"}

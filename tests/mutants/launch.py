@@ -31,6 +31,10 @@ EARLY = noticed_by("Signals.test_a_stop_waits_until_the_run_catches_it")
 ENOUGH = ["launch.checks Checks.test_what_is_just_enough"]
 FEW = ["launch.run OneMachine.test_a_launcher_that_started_too_little_has_not_finished"]
 MUTANTS = [
+    Mutant("run.sh does not obey nohup", "launch/run/job.py", "if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:", "if True:",
+           ["launch.checks Signals.test_nohup_lets_a_job_outlive_its_terminal"]),
+    Mutant("a log of NCCL that cannot be read ends the job", "launch/run/nccl_log.py", "contextlib.suppress(OSError), ", "",
+           ["launch.nccl_log NcclLogs.test_a_log_that_cannot_be_read_and_the_end_of_looking"]),
     Mutant("a bus error is not started again", SUPERVISE, "75 | 134 | 135 |", "75 | 134 |", CODES),
     Mutant("whatever ends is started again", SUPERVISE, '*) again="" ;;', "*) again=yes ;;", CODES),
     Mutant("the supervisor always ends well", SUPERVISE, '[ "$next" != stop ] || exit "$code"', '[ "$next" != stop ] || exit 0',

@@ -5,6 +5,10 @@ BUILD = "release"
 TESTS, SERVICE, ANSWER = "serve.serve ", "src/serve/model_service.h", "src/serve/text_answer.cpp"
 HTTP, IMAGES = "src/serve/http/", "serve.images"
 MUTANTS = [
+    Mutant("each streamed piece of a chat names the role", "src/serve/completions.cpp", "if (!text.is_told) {", "if (true) {",
+           ["serve.serve Chats.test_chat_completions"]),
+    Mutant("the first stop text of the list ends a text", "src/inference/text_writer.cpp", "first : std::min(first, held_.find(stop))", "first : held_.find(stop)",
+           ["inference.text_batch"]),
     Mutant("texts: the prompts of a step may be longer than a chunk", "src/inference/text_batch.cpp", "room -= static_cast<int64_t>(count);",
            "room -= 0;", ["inference.text_batch"]),
     Mutant("texts: a text whose prompt is half read goes on", "src/inference/text_batch.cpp", "slots_[slot] && std::ranges::none_of(prompts_, is_of_slot)",

@@ -4,6 +4,8 @@ from table import Mutant
 BUILD = "release"
 MADE = "config.vocab = config.vocab > 0 ? config.vocab : data.vocab_size;"  # the sizes are complete
 MUTANTS = [
+    Mutant("validation takes the whole global batch", "src/settings/config.h", "(1 << 16) / units_per_sample()", "train.global_batch",
+           ["settings.config Config.ABatchForValidationIsNoLargerThanOneForTrainingMayBe"]),
     Mutant("optim.beta2 is ignored", "src/step/rules.cpp", "return make_optimizer(rule, shards, memory);",
            "Rule other = rule; if constexpr (requires { other.beta2; }) { other.beta2 = 0.99; } "
            "return make_optimizer(other, shards, memory);",
