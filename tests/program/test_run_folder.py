@@ -380,6 +380,10 @@ class Counting(Life):
                             environment={"LD_PRELOAD": shim, "REFUSED": f"step-{lost:08}"})
         self.assert_one_line(result, f"not saved: .*step-{lost:08}.*; training goes on")
         self.assertEqual(self.manifest("lost", "best")["step"], best_before[lost])
+        # So it is with the copy of a checkpoint that is the best one.
+        result = self.small("uncopied", *self.RESTLESS, "--checkpoint.async", "false", "--checkpoint.at_end", "false", "--train.steps", 3,
+                            environment={"LD_PRELOAD": shim, "REFUSED": "checkpoints/best"})
+        self.assert_one_line(result, "not saved: .*best.*; training goes on, last checkpoint: .*step-00000002")
 
 
 if __name__ == "__main__":
