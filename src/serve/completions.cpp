@@ -106,6 +106,7 @@ class Completion final : public AnswerForm {
       for (const ChosenToken::Likely& likely : likeliest) {
         top.emplace(likely.text, likely.logprob);  // of equal texts the likelier one
       }
+      top.emplace(chosen.text, chosen.logprob);
       const bool is_first = std::isnan(chosen.logprob);  // of a prompt; JSON has null for NaN
       all["text_offset"].push_back(offset);
       all["token_logprobs"].push_back(chosen.logprob);

@@ -81,6 +81,8 @@ MUTANTS = [
            ["serve.api Api.IsNotWellWhileTheModelLoadsHangsOrEnds"]),
     Mutant("an endpoint's model is its oldest checkpoint", "launch/sagemaker/container.py", "source = os.path.join(checkpoints, saved[-1])", "source = os.path.join(checkpoints, saved[0])",
            ["serve.sagemaker Deploy.test_without_validation_the_newest_checkpoint_is_the_model"]),
+    Mutant("the likeliest tokens leave out the chosen one", "src/serve/completions.cpp", "      top.emplace(chosen.text, chosen.logprob);\n", "",
+           [TESTS + "Serving.test_logprobs"]),
     Mutant("generate takes any tokenizer", "src/inference/model_tokenizer.cpp", "      require_same_vocabulary(checkpoint, given);\n", "",
            ["program.bad_input BadInput.test_data_of_another_tokenizer_of_the_same_size"]),
 ]
