@@ -19,8 +19,8 @@ namespace {
 constexpr size_t kRanksInLog = 64;  // so many times, to a microsecond, take half of a line
 
 // Opens metrics.jsonl after moving aside the lines that the resumed run will write again.
-MetricsLog open_metrics(const RunDirectory& directory, int64_t step) {
-  truncate_after(directory.metrics(), step);
+MetricsLog open_metrics(const RunDirectory& directory, const RunState& state) {
+  truncate_after(directory.metrics(), state.step, state.val_loss.has_value());
   return MetricsLog(directory.metrics(), directory.folder());
 }
 
@@ -52,16 +52,16 @@ void say_nothing_to_do(const Config& config, const RunDirectory& directory,
   std::fputs(line.c_str(), stdout);
 }
 
-RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step,
+RunLog::RunLog(const Config& config, const RunDirectory& directory, const RunState& state,
                const DatasetInfo& data, const std::vector<std::string>& hosts)
     : config_(config),
       directory_(directory),
       data_(data),
-      run_(RunReport::of_earlier_starts(directory.report(), step)),
+      run_(RunReport::of_earlier_starts(directory.report(), state.step)),
       cost_(config, directory, run_.starts, each_once(hosts).size()),
-      metrics_(open_metrics(directory, step)),
+      metrics_(open_metrics(directory, state)),
       console_({.mode = config.log.progress,
-                .first_step = step,
+                .first_step = state.step,
                 .steps = config.train.steps,
                 .log_every = config.train.log_every,
                 .unit = config_.unit()}),
@@ -72,13 +72,13 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
                          .time = unix_now_s(),
                          .hosts = each_once(hosts),
                          .ranks = static_cast<int64_t>(hosts.size()),
-                         .first_step = step,
-                         .step = step,
+                         .first_step = state.step,
+                         .step = state.step,
                          .unit = config_.unit(),
                          .training = so_far.training,
                          .validation = so_far.validation});
   if (config.log.tensorboard) {
-    const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
+    const auto resumed = state.step > 0 ? std::optional(state.step) : std::nullopt;
     tensorboard_ =
         std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed, directory.folder());
   }

@@ -21,6 +21,7 @@
 #include "src/settings/config.h"
 #include "src/weights/make_model.h"
 #include "src/weights/run_directory.h"
+#include "src/weights/run_state.h"
 
 namespace tandem {
 
@@ -80,11 +81,11 @@ void say_nothing_to_do(const Config& config, const RunDirectory& directory,
 
 class RunLog {
  public:
-  // Opens metrics.jsonl and the event file. Lines of steps after `step` move aside, and the figures
-  // of an end at a later step are dropped from report.json. `hosts`: by rank. Error kData when the
-  // files cannot be written.
-  RunLog(const Config& config, const RunDirectory& directory, int64_t step, const DatasetInfo& data,
-         const std::vector<std::string>& hosts);
+  // Opens metrics.jsonl and the event file. Lines of what `state` does not know, of later steps and
+  // validations, move aside, and the figures of an end at a later step are dropped from
+  // report.json. `hosts`: by rank. Error kData when the files cannot be written.
+  RunLog(const Config& config, const RunDirectory& directory, const RunState& state,
+         const DatasetInfo& data, const std::vector<std::string>& hosts);
 
   // `changes`: settings that differ from those of the checkpoint, if the run is resumed.
   void start(const RunSummary& summary, const std::string& resumed_from,

@@ -172,7 +172,7 @@ void Config::bind(Options& o) {
   o.add("checkpoint.every_minutes", checkpoint.every_minutes,
         "minutes between checkpoints; 0: by steps only");
   o.add("checkpoint.at_end", checkpoint.at_end,
-        "validate and save after the last step; a run that is stopped saves in any case");
+        "save and validate after the last step; a run that is stopped saves in any case");
   o.add("checkpoint.keep", checkpoint.keep, "newest checkpoints to keep", 1);
   o.add("checkpoint.keep_every", checkpoint.keep_every,
         "also keep, for ever, checkpoints whose step is a multiple of this; 0: none");

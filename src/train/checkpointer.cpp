@@ -1,7 +1,6 @@
 #include "src/train/checkpointer.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -290,13 +289,13 @@ void Checkpointer::begin(const RunState& state) {
   std::span<const Slab> slabs;
   agree(job_, [&] { slabs = copy(); });
   const std::string path = attempt.partial + "/" + rank_file_name(job_.rank());
-  const std::string log = job_.rank() == 0 ? RunDirectory(config_.run).metrics() : "";
-  attempt.written = std::async(std::launch::async, [path, slabs, log] {
+  const bool keeps_log = job_.rank() == 0;  // for a run that resumes
+  attempt.written = std::async(std::launch::async, [this, path, slabs, keeps_log] {
     const ProfilerRange range("checkpoint writer");
     const Clock::time_point start = Clock::now();
     FileEntry file = write_rank_file(path, slabs);
-    if (std::error_code unknown; std::filesystem::exists(log, unknown)) {  // for a run that resumes
-      sync_path(log);
+    if (keeps_log) {
+      RunDirectory(config_.run).sync_metrics();
     }
     return Written{std::move(file), std::chrono::duration<double>(Clock::now() - start).count()};
   });

@@ -4,6 +4,7 @@
 
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
+#include "src/io/checkpoint/checkpoint.h"
 
 namespace tandem {
 
@@ -12,6 +13,7 @@ Saver::Saver(const Config& config, const Dataset& dataset, Machine& machine, Mod
              RunState& state, LeaveOut leave_out)
     : config_(config.checkpoint),
       directory_(directory),
+      job_(machine.mesh()->job()),
       stop_(stop),
       state_(state),
       leave_out_(std::move(leave_out)),
@@ -42,11 +44,33 @@ void Saver::save(bool is_best) {
   }
 }
 
-void Saver::save_if_best() {
-  if (*state_.val_loss < state_.best_val_loss) {
+void Saver::after_validation() {
+  const bool is_best = *state_.val_loss < state_.best_val_loss;
+  if (is_best) {
     state_.best_val_loss = *state_.val_loss;
+  }
+  if (is_saved()) {
+    note_validation();
+    if (is_best) {
+      checkpointer_.keep_as_best();
+    }
+  } else if (is_best) {
     save(true);
   }
+}
+
+void Saver::note_validation() {
+  on_root(job_, [&] {
+    directory_.require_in_place();
+    directory_.sync_metrics();
+    Manifest manifest = read_manifest(last_checkpoint());
+    RunState saved = RunState::read(manifest);
+    saved.val_loss = state_.val_loss;
+    saved.best_val_loss = state_.best_val_loss;
+    saved.write(manifest);
+    replace_manifest(last_checkpoint(), manifest);
+    return std::string();
+  });
 }
 
 void Saver::commit() {

@@ -33,9 +33,10 @@ class Saver {
   // best, last) is written once; if that failed, only the end of the run tries again. If the save
   // before is still being written, this waits for it. `is_best`: it becomes the best one, too.
   void save(bool is_best = false);
-  // Collective. Call it after a validation. If that has the least loss so far, this saves, and the
-  // checkpoint becomes the best one.
-  void save_if_best();
+  // Collective. If the validation has the least loss so far, this saves, and the checkpoint becomes
+  // the best one. If the step was saved before, and committed, its manifest gets the loss instead,
+  // after the lines of the validation are on the disk.
+  void after_validation();
   // Collective. Ends the save that is being written, if any.
   void commit();
   // No save comes after the one of this step.
@@ -50,10 +51,12 @@ class Saver {
 
  private:
   bool is_saved() const { return checkpointer_.newest_step() == state_.step; }
+  void note_validation();
   void tolerate(const std::function<void()>& saving);
 
   const CheckpointConfig& config_;
   const RunDirectory& directory_;
+  Control& job_;
   StopSignal& stop_;
   RunState& state_;
   LeaveOut leave_out_;

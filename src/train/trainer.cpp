@@ -99,8 +99,8 @@ void Trainer::resume(const AvailableMemory& available, const OpenChoices& choice
       directory_.keep_settings(config_);
       directory_.keep_vocabulary(dataset_->info());
       discard_after(directory_.checkpoints(), state_.step);
-      log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),
-                                      machine_.hosts());
+      log_ =
+          std::make_unique<RunLog>(config_, directory_, state_, dataset_->info(), machine_.hosts());
       log_->start(summary(chosen), start.resumed_from, start.changes, start.weights_from);
       saver_->log_to(*log_);
       steps_->log_to(*log_);
@@ -144,6 +144,19 @@ void Trainer::start_loader() {
           .skips = [steps = skip_batches_](int64_t step) { return steps.contains(step + 1); }});
 }
 
+// A run may have been killed between its last save and its last validation.
+bool Trainer::is_done() const {
+  const int64_t newest = saver_->checkpoints().newest_step();
+  const bool may_validate = newest == config_.train.steps && config_.checkpoint.resume == "auto";
+  return newest >= config_.train.steps && !(may_validate && lacks_validation());
+}
+
+// checkpoint.at_end saves the last step, and then its loss.
+bool Trainer::lacks_validation() const {
+  return config_.checkpoint.at_end && !state_.val_loss &&
+         dataset_->windows(Split::kVal, config_.model->context()) > 0;
+}
+
 ExitCode Trainer::run() {
   if (is_done()) {
     if (job().rank() == 0) {
@@ -178,7 +191,7 @@ ExitCode Trainer::run() {
       steps_->enqueue(std::move(plan.batch), plan.agreed.targets, [this] { return settles(); });
     }
     if (is_last() && config_.checkpoint.at_end) {
-      break;  // finish() validates and saves
+      break;  // finish() saves and validates
     }
     if (validates()) {
       validate();
@@ -263,7 +276,7 @@ void Trainer::validate() {
     }
     views_->show(state_.step, steps_->loss_scale(), log_.get());
   });
-  saver_->save_if_best();
+  saver_->after_validation();
 }
 
 void Trainer::save() {
@@ -275,13 +288,12 @@ ExitCode Trainer::finish(bool stopped) {
   finish_steps();
   steps_->finish_trace();
   saver_->expect_end();
-  const bool saves = stopped || config_.checkpoint.at_end;
-  if (!stopped && saves && dataset_->windows(Split::kVal, config_.model->context()) > 0 &&
-      saver_->checkpoints().newest_step() != state_.step) {
-    validate();
-  }
-  if (saves) {
+  if (stopped || config_.checkpoint.at_end) {
     save();
+  }
+  if (!stopped && lacks_validation()) {
+    saver_->commit();  // whatever becomes of the validation, the run is not lost
+    validate();
   }
   saver_->finish();
   const std::vector<RankUse> use = steps_->use(saver_->checkpoints().copy_bytes());

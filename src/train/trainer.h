@@ -52,7 +52,8 @@ class Trainer {
   void start_loader();
   RunSummary summary(const Chosen& chosen) const;
 
-  bool is_done() const { return saver_->checkpoints().newest_step() >= config_.train.steps; }
+  bool is_done() const;
+  bool lacks_validation() const;
   StepPlan plan_step();
   bool is_last() const { return state_.step == config_.train.steps; }
   bool validates() const {

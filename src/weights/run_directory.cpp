@@ -154,6 +154,12 @@ RunDirectory RunDirectory::of(const std::string& checkpoint) {
   return RunDirectory(std::filesystem::canonical(checkpoint).parent_path().parent_path().string());
 }
 
+void RunDirectory::sync_metrics() const {
+  if (std::error_code unknown; std::filesystem::exists(metrics(), unknown)) {
+    sync_path(metrics());
+  }
+}
+
 std::string RunDirectory::find(const std::string& file) const {
   namespace fs = std::filesystem;
   if (file.empty() || fs::path(file).is_absolute() || fs::exists(file)) {

@@ -61,6 +61,8 @@ class RunDirectory {
   // Writes tokenizer.h5 or classes.h5 for a model of this text or these images, so that `generate`
   // and `serve` need nothing but this folder.
   void keep_vocabulary(const DatasetInfo& dataset) const;
+  // Makes metrics.jsonl durable, if it is there. Error kData if that fails.
+  void sync_metrics() const;
   // Where a file of the run is: `file` itself if that exists from the working directory or is an
   // absolute path; otherwise the first that exists of `file` in the run's folder and in each folder
   // above it. `file` itself if there is none.

@@ -134,7 +134,7 @@ TEST_F(Durability, ShardsAreOnTheDiskBeforeTheyGetTheirNames) {
 TEST_F(Durability, DiscardedLinesAreOnTheDiskBeforeTheLogLosesThem) {
   FileWriter(root_ + "/m.jsonl", FileWriter::Start::kEmpty).write("{\"step\":1}\n{\"step\":2}\n");
   taken();
-  truncate_after(root_ + "/m.jsonl", 1);
+  truncate_after(root_ + "/m.jsonl", 1, true);
   EXPECT_EQ(taken(), (Calls{"write m.discarded.jsonl", "sync m.discarded.jsonl", "sync " + root_,
                             "write m.jsonl.partial", "sync m.jsonl.partial",
                             "rename m.jsonl.partial m.jsonl", "sync " + root_}));

@@ -145,7 +145,6 @@ class Starts(Life):
         last = max(line["elapsed_s"] for line in lines)
         self.assertLess(last, lines[-1]["time"] - began)  # without start-up, and the time between the starts
         first, second = self.starts("place")
-        self.assertGreater(last, first["duration_s"])
         self.assertLess(last, first["duration_s"] + second["duration_s"] + 0.001)
         self.assertEqual([(start["first_step"], start["step"], start["state"]) for start in (first, second)],
                          [(0, 8, "finished"), (8, 10, "finished")])

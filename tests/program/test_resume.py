@@ -116,6 +116,29 @@ class Resuming(Life):
         self.small("again", *often, "--train.steps", "25")
         self.assertEqual([line["step"] for line in self.lines("again")], list(range(1, 26)))
 
+    def test_a_kill_in_the_last_validation_costs_a_validation(self):
+        """The run is saved before it. The next start only validates."""
+        self.small("whole", "--train.steps", "5")
+        ends = [line for line in tandem_program.logged(self.run_folder("whole")) if line["step"] == 5]
+        self.assertEqual([next(key for key in ["loss", "checkpoint", "val_loss"] if key in line) for line in ends],
+                         ["loss", "checkpoint", "val_loss"])
+        for ranks, has_line in [(None, False), (2, True)]:
+            killed = f"killed-{ranks}"
+            self.small(killed, "--train.steps", "5", "--checkpoint.every_steps", "5", "--checkpoint.at_end", "false")
+            self.assertNotIn("validation_loss", self.manifest(killed, 5))
+            if has_line:
+                with open(os.path.join(self.run_folder(killed), "metrics.jsonl"), "a") as file:
+                    file.write(json.dumps(ends[-1]) + "\n")
+            self.small(killed, "--train.steps", "5", ranks=ranks)
+            self.assertEqual([(line["step"], line["samples"]) for line in self.lines(killed, "val_loss")], [(5, 60)])
+            validated = self.manifest(killed, 5)
+            self.assertEqual(validated["validation_loss"], self.lines(killed, "val_loss")[0]["val_loss"])
+            self.assertEqual(validated["schedule"], {**self.manifest("whole", 5)["schedule"],
+                                                     "best_val_loss": validated["validation_loss"]})
+            self.assert_is_copy(killed, "step-00000005", "best")
+            self.check(run("inspect", self.checkpoint(killed, 5), "--verify"))
+            self.assertIn("nothing to do", self.small(killed, "--train.steps", "5").stdout)
+
     def test_a_refused_start_changes_no_file(self):
         self.small("refused", "--train.steps", "5")
         before = self.contents("refused")

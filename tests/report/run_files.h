@@ -62,10 +62,11 @@ class RunFiles : public ::testing::Test {
   RunReport report() const {
     return RunReport::from_json(read_file(directory().report()), directory().report());
   }
-  // A start from `step`, as the loop makes it.
+  // A start from `step`, as the loop makes it. The step was validated before it was saved.
   std::unique_ptr<RunLog> start(int64_t step, int64_t skipped_batches = 0) {
-    auto log = std::make_unique<RunLog>(config_, directory(), step, DatasetInfo{},
-                                        std::vector<std::string>{"a", "b", "a"});
+    auto log =
+        std::make_unique<RunLog>(config_, directory(), RunState{.step = step, .val_loss = 2.5},
+                                 DatasetInfo{}, std::vector<std::string>{"a", "b", "a"});
     ::testing::internal::CaptureStdout();
     RunSummary summary;
     summary.batch = {.global_batch = 12, .given_micro_batch = 0, .ranks = 3};
@@ -78,7 +79,7 @@ class RunFiles : public ::testing::Test {
   }
   // What a run prints at its end.
   std::string finish(int64_t first_step, int64_t step) {
-    RunLog log(config_, directory(), first_step, DatasetInfo{}, {"host"});
+    RunLog log(config_, directory(), RunState{.step = first_step}, DatasetInfo{}, {"host"});
     ::testing::internal::CaptureStdout();
     log.finish(false, "runs/a/checkpoints/step-00000020", {.step = step, .ranks = two_ranks()});
     return ::testing::internal::GetCapturedStdout();

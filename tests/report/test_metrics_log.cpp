@@ -79,22 +79,30 @@ TEST_F(MetricsLogTest, KeysAreEscaped) { EXPECT_EQ(line_of({{"a\"b", 1}}), "{\"a
 TEST_F(MetricsLogTest, ResumeMovesLaterLines) {
   put("{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2.1}\n"
       "{\"step\":3,\"loss\":1.0}\n{\"step\":4,\"loss\":null}\n");
-  truncate_after(path_, 2);
+  truncate_after(path_, 2, true);
   EXPECT_EQ(read_file(path_),
             "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2.1}\n");
   EXPECT_EQ(read_file(discarded_), "{\"step\":3,\"loss\":1.0}\n{\"step\":4,\"loss\":null}\n");
   // Later resumes add to what was discarded.
   MetricsLog(path_).append({{"step", 3}});
-  truncate_after(path_, 1);
+  truncate_after(path_, 1, true);
   EXPECT_EQ(read_file(path_), "{\"step\":1,\"loss\":3}\n");
   EXPECT_EQ(read_file(discarded_),
             "{\"step\":3,\"loss\":1.0}\n{\"step\":4,\"loss\":null}\n"
             "{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2.1}\n{\"step\":3}\n");
 }
 
+// The checkpoint of step 2 was written before the validation, and does not know its loss.
+TEST_F(MetricsLogTest, ResumeMovesAValidationThatTheCheckpointDoesNotKnow) {
+  put("{\"step\":1,\"val_loss\":3}\n{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2.1}\n");
+  truncate_after(path_, 2, false);
+  EXPECT_EQ(read_file(path_), "{\"step\":1,\"val_loss\":3}\n{\"step\":2,\"loss\":2}\n");
+  EXPECT_EQ(read_file(discarded_), "{\"step\":2,\"val_loss\":2.1}\n");
+}
+
 TEST_F(MetricsLogTest, BrokenLinesAreDropped) {
   put("{\"step\":1}\n\n[3]\n{\"loss\":1}\n{\"step\":2}\n{\"step\":3,\"lo");
-  truncate_after(path_, 5);
+  truncate_after(path_, 5, true);
   EXPECT_EQ(read_file(path_), "{\"step\":1}\n{\"step\":2}\n");
   EXPECT_FALSE(fs::exists(discarded_));
 }
@@ -102,15 +110,15 @@ TEST_F(MetricsLogTest, BrokenLinesAreDropped) {
 // A last line without a newline may have been cut, even if it looks complete, like 12 cut from 123.
 TEST_F(MetricsLogTest, ALineWithoutItsEndIsBroken) {
   put("{\"step\":1}\n{\"step\":2}");
-  truncate_after(path_, 5);
+  truncate_after(path_, 5, true);
   EXPECT_EQ(read_file(path_), "{\"step\":1}\n");
 }
 
 TEST_F(MetricsLogTest, NothingToDoChangesNothing) {
-  truncate_after(path_, 5);
+  truncate_after(path_, 5, true);
   EXPECT_FALSE(fs::exists(path_));
   put("{\"step\":1}\n");
-  truncate_after(path_, 5);
+  truncate_after(path_, 5, true);
   EXPECT_EQ(read_file(path_), "{\"step\":1}\n");
   EXPECT_FALSE(fs::exists(discarded_));
 }
@@ -126,7 +134,7 @@ TEST_F(MetricsLogTest, ALogIsNeverTooLongButALineIs) {
   };
   read();
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2}));
-  truncate_after(path_, 1);
+  truncate_after(path_, 1, true);
   EXPECT_TRUE(read_file(path_, file_limit(17)) == longest + "\n");
   put("{\"step\":1}\n" + longest + " \n");
   try {

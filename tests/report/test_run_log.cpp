@@ -54,7 +54,7 @@ TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
 }
 
 TEST_F(RunFiles, TheRankThatWroteLongestIsNamed) {
-  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a", "a", "b", "b"});
+  RunLog log(config_, directory(), RunState{}, DatasetInfo{}, {"a", "a", "b", "b"});
   log.saved(3, {.stall_s = 0.5, .write_s = {1, 2, 5, 2}, .steps = 4});
   const nlohmann::ordered_json line = last_line(directory().metrics());
   EXPECT_EQ(line["step"], 3);
@@ -64,7 +64,7 @@ TEST_F(RunFiles, TheRankThatWroteLongestIsNamed) {
 }
 
 TEST_F(RunFiles, TimesOfAtMost64RanksAreLogged) {
-  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a"});
+  RunLog log(config_, directory(), RunState{}, DatasetInfo{}, {"a"});
   log.training({.step = 1, .steps = 2, .own_s = std::vector<double>(64, 0.0030014)});
   EXPECT_NE(read_file(directory().metrics()).find("\"own_ms\":[1.501,"), std::string::npos);
   log.training({.step = 2, .steps = 1, .own_s = std::vector<double>(65, 1.0)});

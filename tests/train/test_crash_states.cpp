@@ -181,6 +181,19 @@ std::vector<Crash> crashes_in(const Calls& calls) {
   return found;
 }
 
+// The manifest of the last checkpoint is written again when its loss is known. A run whose manifest
+// has the loss does not log it again.
+void expect_the_loss_comes_after_its_line(const Calls& calls) {
+  const std::string again = "/" + step_name(kSteps) + "/manifest.json.partial ";
+  const auto rename = std::ranges::find_if(calls, [&](const FileCall& call) {
+    return call.kind == Kind::kRename && call.path.find(again) != std::string::npos;
+  });
+  ASSERT_NE(rename, calls.end());
+  for (const size_t i : unsynced(calls, static_cast<size_t>(rename - calls.begin()))) {
+    EXPECT_FALSE(calls[i].path.ends_with("/metrics.jsonl")) << calls[i].bytes;
+  }
+}
+
 // The step of the newest checkpoint in which every tensor can be read; 0: there is none.
 int64_t newest_whole_step(const std::string& checkpoints) {
   auto names = list_checkpoints(checkpoints);
@@ -270,6 +283,7 @@ TEST(CrashStates, EachGoesOnToTheSameEnd) {
                     best = run + "/checkpoints/best";
   const std::string expected_curve = curve(recorded + run),
                     expected_weights = weights(recorded + last);
+  expect_the_loss_comes_after_its_line(calls);
   const std::vector<Crash> crashes = crashes_in(calls);
   const char* wanted = std::getenv("TANDEM_CRASH_STATES");
   const size_t stride = wanted ? std::max<size_t>(1, crashes.size() / std::stoul(wanted)) : 1;

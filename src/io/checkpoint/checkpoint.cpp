@@ -173,10 +173,14 @@ std::string commit_checkpoint(const std::string& partial, Manifest manifest,
     }
   }
   manifest.files = std::move(entries);
-  replace_file(join(partial, kManifestName), to_json(manifest));
+  replace_manifest(partial, manifest);
   const std::string final_path = partial.substr(0, partial.size() - kPartial.size());
   replace_directory(partial, final_path, kManifestName);
   return final_path;
+}
+
+void replace_manifest(const std::string& path, const Manifest& manifest) {
+  replace_file(join(path, kManifestName), to_json(manifest));
 }
 
 void abandon_checkpoint(const std::string& partial) {

@@ -51,6 +51,9 @@ FileEntry write_rank_file(const std::string& path, std::span<const Slab> slabs);
 std::string commit_checkpoint(const std::string& partial, Manifest manifest,
                               std::vector<FileEntry> entries);
 
+// Gives the committed checkpoint `path` another manifest, durably, in one step.
+void replace_manifest(const std::string& path, const Manifest& manifest);
+
 // Removes an unfinished checkpoint.
 void abandon_checkpoint(const std::string& partial);
 

@@ -84,7 +84,8 @@ Manifest manifest_of(const Json& json) {
     throw std::out_of_range("a number is negative");
   }
   if (json.contains("validation_loss")) {
-    manifest.validation_loss = json.at("validation_loss").get<double>();
+    const Json& loss = json.at("validation_loss");
+    manifest.validation_loss = loss.is_null() ? std::nan("") : loss.get<double>();
   }
   manifest.files = mapped(json.at("files"), entry_of);
   for (const Json& base : json.value("bases", Json::array())) {
@@ -127,8 +128,8 @@ std::string to_json(const Manifest& manifest) {
     }
   }
   json["world_size"] = manifest.world_size;
-  if (manifest.validation_loss && std::isfinite(*manifest.validation_loss)) {
-    json["validation_loss"] = *manifest.validation_loss;
+  if (manifest.validation_loss) {
+    json["validation_loss"] = *manifest.validation_loss;  // null if it is not finite
   }
   json["files"] = mapped(manifest.files, json_of);
   for (const Manifest::Base& base : manifest.bases) {

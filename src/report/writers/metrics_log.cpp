@@ -61,7 +61,7 @@ void MetricsLog::append(const std::vector<Metric>& metrics) {
   file_->write(to_json_line(metrics) + "\n");
 }
 
-void truncate_after(const std::string& path, int64_t step) {
+void truncate_after(const std::string& path, int64_t step, bool validated) {
   if (!fs::exists(path)) {
     return;
   }
@@ -71,8 +71,10 @@ void truncate_after(const std::string& path, int64_t step) {
   // A last line without its end was cut short, and is dropped.
   for (std::string_view rest = text; rest.find('\n') != std::string_view::npos;) {
     const std::string_view line = rest.substr(0, rest.find('\n') + 1);
-    if (const std::optional<int64_t> at = step_of(Json::parse(line, nullptr, false))) {
-      (*at > step ? discarded : kept) += line;
+    const Json json = Json::parse(line, nullptr, false);
+    if (const std::optional<int64_t> at = step_of(json)) {
+      const bool is_later = *at > step || (*at == step && !validated && json.contains("val_loss"));
+      (is_later ? discarded : kept) += line;
     }
     rest.remove_prefix(line.size());
   }
