@@ -1,9 +1,10 @@
 // How long a host thread waits for other ranks that send nothing.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <string>
+#include <utility>
 
 #include "src/trace/flight_verdict.h"
 
@@ -11,23 +12,28 @@ namespace tandem {
 
 // Over after `timeout_s`, or after 10 times that while the rank that is missing is only late: it
 // runs, and starts, waits for data, validates or saves. One of the waiting ranks then says for whom
-// they wait, on stderr, once each time-out.
+// they wait, on stderr, once each time-out. Where the thread that waits stood still itself, with
+// its machine or with the storage of the flight records, it waits for one more time-out: other
+// ranks may have stood still with it, and what they sent is not read yet.
 class Deadline {
  public:
   explicit Deadline(const std::atomic<double>& timeout_s) : timeout_s_(timeout_s) {}
 
+  // Call it each time that nothing has come, often.
   bool is_over(double waited_s) {
-    if (waited_s <= seconds()) {
-      return false;
+    constexpr double kStoodStill_s = 5;
+    if (waited_s - std::exchange(last_s_, waited_s) > kStoodStill_s) {
+      go_on(waited_s);
     }
-    if (timeouts_ == kMostTimeouts) {
-      return true;
+    if (waited_s <= seconds() || timeouts_ == kMostTimeouts || none_is_late_) {
+      return waited_s > seconds();
     }
     const LateRank late = late_rank_of_job();
     if (late.text.empty()) {
-      return true;
+      none_is_late_ = true;  // It is over at the next call, unless this took long.
+      return false;
     }
-    ++timeouts_;
+    go_on(waited_s);
     if (late.is_said_here) {
       std::fprintf(stderr, "tandem: waiting for %s\n", late.text.c_str());
     }
@@ -38,8 +44,16 @@ class Deadline {
 
  private:
   static constexpr int kMostTimeouts = 10;
+
+  void go_on(double waited_s) {
+    timeouts_ = static_cast<int>(std::min<double>(kMostTimeouts, waited_s / timeout_s_ + 1));
+    none_is_late_ = false;
+  }
+
   const std::atomic<double>& timeout_s_;
   int timeouts_ = 1;
+  double last_s_ = 0;  // of the last call
+  bool none_is_late_ = false;
 };
 
 }  // namespace tandem

@@ -145,4 +145,8 @@ MUTANTS = [
     Mutant("link probe: links that are too slow are accepted", "comm/link_probe.cpp",
            "if (measured < least_gb_s) {", "if (measured <= 0) {",
            ["comm.link_probe_np1 BusBandwidth.ThatIsTooLowIsRefusedWithBothFigures"]),
+    Mutant("a rank that stood still itself gives up at once", "comm/transport/deadline.h", "kStoodStill_s = 5", "kStoodStill_s = 1e9",
+           ["comm.deadline"]),
+    Mutant("what came during a look at the records is not read", "comm/transport/deadline.h",
+           "      return false;\n    }\n    go_on", "      return true;\n    }\n    go_on", ["comm.deadline"]),
 ]
