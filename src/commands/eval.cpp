@@ -167,17 +167,19 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
   DatasetInfo sizes{.kind = DatasetKind::kText};
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<NewFile> output;
+  std::string hash;  // of the questions, which are read twice: all errors come before the work
   const Config config = config_of(stored);
   agree(control, [&] {
     sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();
-    static_cast<void>(FileReader(request.choices));  // is there
+    hash = read_questions(request.choices, request.shots, *tokenizer, context, [](auto, auto) {});
     if (control.rank() == 0 && !request.output.empty()) {
       clean_up_on_signals(request.output);
       output.emplace(request.output);
     }
   });
+  check_equal(control, request.choices, hash, ExitCode::kData);
   const TrainedModel trained = load_trained_model(
       stored, sizes, request.precision.value_or(config.train.precision), machine, control);
   Uploader upload(machine.stream, machine.memory, machine.staging, sizes, trained.values->dtype());
@@ -191,7 +193,9 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
   };
   ChoiceScorer scorer(*trained.model, trained.context(machine), upload, machine.mesh()->model(),
                       context, request.batch > 0 ? request.batch : config.eval_batch(), use);
-  add_questions(request.choices, request.shots, *tokenizer, context, scorer);
+  read_questions(request.choices, request.shots, *tokenizer, context,
+                 [&](auto record, const auto& tokens) { scorer.add(std::move(record), tokens); });
+  scorer.finish();
   if (output) {
     output->finish();
   }

@@ -15,11 +15,9 @@
 
 namespace tandem {
 
-namespace {
-
-// Calls use() for the records of a file. The first `shots` stand before the prompts of the others.
-void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer, int64_t length,
-                    const std::function<void(ChoiceRecord, std::vector<ChoiceTokens>)>& use) {
+std::string read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer,
+                           int64_t length, const UseQuestion& use) {
+  Fnv1a<uint64_t> hash;
   std::string examples;
   int64_t number = 0;
   const auto add = [&](std::string* line, const std::string& place) {
@@ -35,6 +33,11 @@ void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer
     record.prompt.insert(0, examples);
     std::vector<ChoiceTokens> tokens =
         at_place(place, [&] { return choice_tokens(tokenizer, record, length); });
+    hash.add(line_of(record, {}));
+    for (const ChoiceTokens& choice : tokens) {
+      hash.add(choice.scored);
+      std::ranges::for_each(choice.all, [&](int64_t token) { hash.add(token); });
+    }
     use(std::move(record), std::move(tokens));
   };
   for_each_json_line(file, file_limit(64), add);
@@ -42,9 +45,8 @@ void read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer
     fail_data(file, ": has no questions",
               shots > 0 ? str(" after the ", shots, " of --shots") : "");
   }
+  return std::to_string(hash.value());
 }
-
-}  // namespace
 
 double Share::error() const {
   return all < 2 ? 0 : std::sqrt(value() * (1 - value()) / static_cast<double>(all - 1));
@@ -59,39 +61,20 @@ void ChoiceEvaluation::count(const ChoiceRecord& record, std::span<const double>
   acc_norm.count(std::ranges::max_element(by_byte) - by_byte.begin() == record.label);
 }
 
-void add_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer, int64_t length,
-                   ChoiceScorer& scorer) {
-  try {
-    read_questions(file, shots, tokenizer, length,
-                   [&](auto record, const auto& tokens) { scorer.add(std::move(record), tokens); });
-    scorer.finish();
-  } catch (const AgreedError&) {
-    throw;
-  } catch (const Error& error) {  // all ranks read the same file
-    throw AgreedError(error.code(), error.what());
-  }
-}
-
 RunQuestions::RunQuestions(const Config& config, const RunDirectory& run, const DatasetInfo& data,
                            Control& job)
     : config_(config), data_(data) {
   if (config.train.eval_choices.empty()) {
     return;
   }
-  Fnv1a<uint64_t> hash;
+  std::string hash;
   const std::string file = run.find(config.train.eval_choices);
   agree(job, [&] {
-    read_questions(file, 0, *tokenizer_at(data.path), config.model->context(),
-                   [&](auto record, auto tokens) {
-                     hash.add(line_of(record, {}));
-                     for (const ChoiceTokens& choice : tokens) {
-                       hash.add(choice.scored);
-                       std::ranges::for_each(choice.all, [&](int64_t token) { hash.add(token); });
-                     }
-                     all_.emplace_back(std::move(record), std::move(tokens));
-                   });
+    hash = read_questions(
+        file, 0, *tokenizer_at(data.path), config.model->context(),
+        [&](auto record, auto tokens) { all_.emplace_back(std::move(record), std::move(tokens)); });
   });
-  check_equal(job, "train.eval_choices = " + file, std::to_string(hash.value()), ExitCode::kData);
+  check_equal(job, "train.eval_choices = " + file, hash, ExitCode::kData);
 }
 
 std::optional<double> RunQuestions::acc(Model& model, const Context& context,

@@ -1,6 +1,7 @@
 // How many multiple-choice questions a model answers rightly.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,18 +28,20 @@ struct ChoiceEvaluation {
   void count(const ChoiceRecord& record, std::span<const double> sums);
 };
 
-// Collective: all ranks read the file, a record a line (choice_record.h). The first `shots` records
-// stand, with their answers, before the prompts of the others. AgreedError kData, with file and
-// line, for a line that is no record or does not fit a window of `length` tokens; and if no
-// question is left.
-void add_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer, int64_t length,
-                   ChoiceScorer& scorer);
+using UseQuestion = std::function<void(ChoiceRecord record, std::vector<ChoiceTokens> tokens)>;
+
+// Calls use() for the questions of a file, a record a line (choice_record.h). The first `shots`
+// records stand, with their answers, before the prompts of the others. Returns a hash of all
+// questions. Error kData, with file and line, for a line that is no record or does not fit a window
+// of `length` tokens; and if no question is left.
+std::string read_questions(const std::string& file, int64_t shots, Tokenizer& tokenizer,
+                           int64_t length, const UseQuestion& use);
 
 // The questions of train.eval_choices, which a run asks at each validation. None if it is empty.
 class RunQuestions {
  public:
-  // Collective. `config` and `data` must outlive this. AgreedError kData as add_questions(), and if
-  // ranks have other questions than rank 0.
+  // Collective. `config` and `data` must outlive this. AgreedError kData as read_questions(), and
+  // if ranks have other questions than rank 0.
   RunQuestions(const Config& config, const RunDirectory& run, const DatasetInfo& data,
                Control& job);
   // Collective. The share that the model answers rightly, ChoiceEvaluation::acc; NaN if a sum is

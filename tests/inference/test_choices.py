@@ -213,14 +213,17 @@ class Choices(Workspace):
         self.assertFalse(os.path.exists(self.run_folder("bad")))
 
     def test_all_ranks_must_have_the_same_questions(self):
-        parts = []
-        for rank, label in enumerate([0, 1]):
-            os.makedirs(self.path(f"rank{rank}"))
-            self.file([{**self.questions[0], "label": label}], f"rank{rank}/own.jsonl")
-            parts += [":", "-np", "1", "--wdir", self.path(f"rank{rank}"), tandem_program.TANDEM, "train", "--data.path", self.data, *MODEL,
-                      "--run.dir", self.path("runs"), "--run.name", "apart", "--run.device", "cpu", "--train.eval_choices", "own.jsonl"]
-        done = subprocess.run(["timeout", "-k", "5", "120", "mpirun", *parts[1:]], env=tandem_program.MPI_ENV, capture_output=True, text=True)
-        self.assert_one_line(self.check(done, DATA), "train.eval_choices = own.jsonl is not the same on all ranks: rank 1 differs")
+        for command, arguments, name in [
+                ("train", ["--data.path", self.data, *MODEL, "--run.dir", self.path("runs"), "--run.name", "apart", "--run.device", "cpu",
+                           "--train.eval_choices", "own.jsonl"], "train.eval_choices = own.jsonl"),
+                ("eval", [self.run_folder("model"), "--device", "cpu", "--choices", "own.jsonl"], "tandem: own.jsonl")]:
+            parts = []
+            for rank, label in enumerate([0, 1]):
+                os.makedirs(self.path(f"rank{rank}"), exist_ok=True)
+                self.file([{**self.questions[0], "label": label}], f"rank{rank}/own.jsonl")
+                parts += [":", "-np", "1", "--wdir", self.path(f"rank{rank}"), tandem_program.TANDEM, command, *arguments]
+            done = subprocess.run(["timeout", "-k", "5", "120", "mpirun", *parts[1:]], env=tandem_program.MPI_ENV, capture_output=True, text=True)
+            self.assert_one_line(self.check(done, DATA), f"{name} is not the same on all ranks: rank 1 differs")
 
     def test_sums_that_are_not_finite_say_nothing(self):
         self.asks("lost", "--model.kind", "gpt", "--optim.lr", "1e30", "--train.on_nonfinite", "skip", steps=5)

@@ -83,6 +83,8 @@ MUTANTS = [
            ["serve.sagemaker Deploy.test_without_validation_the_newest_checkpoint_is_the_model"]),
     Mutant("the likeliest tokens leave out the chosen one", "src/serve/completions.cpp", "      top.emplace(chosen.text, chosen.logprob);\n", "",
            [TESTS + "Serving.test_logprobs"]),
+    Mutant("ranks may score other questions", "src/commands/eval.cpp", "  check_equal(control, request.choices, hash, ExitCode::kData);\n", "",
+           ["inference.choices Choices.test_all_ranks_must_have_the_same_questions"]),
     Mutant("generate takes any tokenizer", "src/inference/model_tokenizer.cpp", "      require_same_vocabulary(checkpoint, given);\n", "",
            ["program.bad_input BadInput.test_data_of_another_tokenizer_of_the_same_size"]),
 ]
