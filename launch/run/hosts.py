@@ -23,6 +23,7 @@ class Host:
     name: str
     slots: int = 0  # ranks; 0: not said
     facts: dict = field(default_factory=dict)  # what node.sh printed: key -> list of values
+    answer_s: float = 0  # how long its answer took; logins may be slow
 
 
 class Platform:

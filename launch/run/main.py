@@ -156,7 +156,7 @@ def main(arguments):
         for left in reversed(range(TRIES)):
             job = Job(command, env, chosen.grace, lambda: nodes.end_job(platform, hosts, identity, records), lambda: nodes.lost(platform, hosts))
             code = job.wait(watch)
-            count = nodes.count_started(platform, hosts[0], started, ranks, nodes.END_S if code else nodes.ANSWER_S)
+            count = nodes.count_started(platform, hosts[0], started, ranks, nodes.END_S + hosts[0].answer_s if code else nodes.ANSWER_S)
             if code != 0 or count == ranks:
                 break
             code, again = TEMPORARY, left > 0 and job.stop_at is None

@@ -14,7 +14,7 @@ LAUNCH = pathlib.Path(__file__).resolve().parent.parent
 ANSWER_S = 10  # a host must answer within this time
 SHARED_S = 5   # the other hosts must see a file that one of them wrote within this time
 LOST_S = 9     # a host that is silent for so long is lost, while the ranks are asked to save
-END_S = 2      # a host that is silent for so long is lost, once its job has ended
+END_S = 2      # a host that is silent for so long, and as long as its first answer took, is lost once its job has ended
 LONGEST_LIST = 200  # letters; names of hosts that are waited for
 LOGIN = "ssh is refused ({}): let this user log in with a key, without a password"
 # What is refused now is refused later, too: words of ssh and srun, and a line for the user.
@@ -47,9 +47,11 @@ def call(platform, host, script, *arguments, seconds=ANSWER_S):
 def ask(platform, host, arguments, deadline):
     """Fills host.facts. Returns what is wrong, after `deadline` (of time.monotonic) at the latest; "" if it answered."""
     while True:
+        began = time.monotonic()
         output, error = call(platform, host, (LAUNCH / "node.sh").read_text(), *arguments)
         lines = output.splitlines()
         if not error and lines[-1:] == ["end"]:
+            host.answer_s = time.monotonic() - began
             for line in lines[:-1]:
                 key, _, value = line.partition(" ")
                 host.facts.setdefault(key, []).append(value)
@@ -85,7 +87,7 @@ def lost(platform, hosts):
     """The names of hosts that do not answer for LOST_S seconds. Slurm watches its hosts itself."""
     deadline, silent = time.monotonic() + LOST_S, hosts if platform.name != "slurm" and len(hosts) > 1 else []
     while True:
-        errors = on_all(silent, lambda host: call(platform, host, "true", seconds=LOST_S / 2)[1])
+        errors = on_all(silent, lambda host: call(platform, host, "true", seconds=LOST_S / 2 + host.answer_s)[1])
         silent = [host for host, error in zip(silent, errors) if error]
         if not silent or time.monotonic() >= deadline:
             return [host.name for host in silent]
@@ -116,6 +118,6 @@ def end_job(platform, hosts, job, records):
     """Kills what is left of a job on the hosts that can be reached, and keeps its flight records in the folder `records`."""
     script = (LAUNCH / "end_job.sh").read_text() + "shift\n" + (LAUNCH / "keep_flight.sh").read_text()
     def end(host):
-        is_lost = platform.name != "local" and call(platform, host, "true", seconds=END_S)[1]
+        is_lost = platform.name != "local" and call(platform, host, "true", seconds=END_S + host.answer_s)[1]
         return is_lost or call(platform, host, script, job, records)
     on_all(hosts, end)

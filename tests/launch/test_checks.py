@@ -231,6 +231,17 @@ class Refusals(unittest.TestCase):
                 self.assertEqual(len(nodes.ask_all(None, list(map(Host, names)), [], 60, 0)), len(names))
             self.assertEqual([line[0][0] for line in say.call_args_list], [f"no answer yet from {name}: waits 60 s at most (--wait)" for name in shown])
 
+    def test_a_host_whose_login_is_slow_is_not_lost(self):
+        host, clock, given = Host("slow"), iter([0, 7, 7, 8]), []
+
+        def call(*_, seconds=nodes.ANSWER_S):
+            given.append(seconds)
+            return "end\n", ""
+        with mock.patch.object(nodes, "call", call), mock.patch.object(nodes.time, "monotonic", lambda: next(clock)):
+            nodes.ask(None, host, [], 60)
+            self.assertEqual(nodes.lost(Platform("ssh", "slow,other", ""), [host, Host("other")]), [])
+        self.assertEqual(sorted(given), sorted([nodes.ANSWER_S, nodes.LOST_S / 2 + 7, nodes.LOST_S / 2]))
+
     def test_what_does_not_answer_is_killed(self):
         with tempfile.TemporaryDirectory() as folder:
             late = os.path.join(folder, "late")

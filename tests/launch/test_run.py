@@ -337,11 +337,11 @@ class OneMachine(Launched):
         seconds_of = {"lost": [], "slow": []}
 
         def call(platform, host, script, *arguments, seconds=nodes.ANSWER_S):
-            seconds_of[host].append(seconds)
-            return "", "no answer" * (host == "lost")
+            seconds_of[host.name].append(seconds)
+            return "", "no answer" * (host.name == "lost")
         with mock.patch.object(nodes, "call", call):
-            nodes.end_job(Platform("ssh", "lost,slow", ""), ["lost", "slow"], "job", "records")
-        self.assertEqual(seconds_of, {"lost": [nodes.END_S], "slow": [nodes.END_S, nodes.ANSWER_S]})
+            nodes.end_job(Platform("ssh", "lost,slow", ""), [Host("lost"), Host("slow", answer_s=5)], "job", "records")
+        self.assertEqual(seconds_of, {"lost": [nodes.END_S], "slow": [nodes.END_S + 5, nodes.ANSWER_S]})
 
     def test_srun_that_starts_nothing_has_not_finished(self):
         """Slurm's srun was seen to end with 0 after "task 0 launch failed"."""

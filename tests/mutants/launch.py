@@ -167,6 +167,8 @@ MUTANTS = [
            ["launch.ssh Runs.test_a_cut_link_and_a_stop"]),
     Mutant("a relative run.dir begins in the home of an ssh login", MAIN, 'os.path.abspath(settings["run.dir"])', 'settings["run.dir"]',
            ["launch.ssh Runs.test_relative_paths_begin_where_the_job_was_started"]),
+    Mutant("a host whose login is slow is lost", NODES, "LOST_S / 2 + host.answer_s", "LOST_S / 2",
+           ["launch.checks Refusals.test_a_host_whose_login_is_slow_is_not_lost"]),
     Mutant("a slow host has no time to end what is left of a job", NODES, "script, job, records)", "script, job, records, seconds=END_S)",
            ["launch.run OneMachine.test_a_lost_host_is_not_waited_for_and_a_slow_one_is"]),
     Mutant("--print waits for the hosts", NODES, "if not error or only_show]", "if not error]", ["launch.run OneMachine.test_print_does_not_need_the_hosts"]),
