@@ -41,6 +41,8 @@ class IslandSync {
 
   // Call it before the first step: the islands are together.
   void begin();
+  // The islands are alike after this step: they were loaded.
+  void take_as_settled(int64_t step) { exchanged_at_ = settled_at_ = step; }
   // Collective over islands. Call it after step number `step`. Begins an exchange, or lets one take
   // effect, if that is due. Enqueues; but over MPI the host waits for an exchange that takes
   // effect.

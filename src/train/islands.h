@@ -21,6 +21,12 @@ class Islands {
   int number() const { return sync_ ? machine_.mesh()->index(Axis::kIslands) : -1; }
   // Whether all ranks of the job agree on what follows this step, not only those of an island.
   bool all_meet_after(int64_t step) const { return !sync_ || sync_->meet_after(step); }
+  // They are alike, because all have loaded the state of this step.
+  void take_as_settled(int64_t step) {
+    if (sync_) {
+      sync_->take_as_settled(step);
+    }
+  }
   // Collective. Exchanges what is due after a step. `settles`: so that the islands are alike, for a
   // validation or a checkpoint. `look`: called before values change, which a lost step must not
   // see.

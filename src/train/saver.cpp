@@ -50,10 +50,12 @@ void Saver::after_validation() {
     state_.best_val_loss = *state_.val_loss;
   }
   if (is_saved()) {
-    note_validation();
-    if (is_best) {
-      checkpointer_.keep_as_best();
-    }
+    leave_out_([&] {
+      note_validation();
+      if (is_best) {
+        checkpointer_.keep_as_best();
+      }
+    });
   } else if (is_best) {
     save(true);
   }

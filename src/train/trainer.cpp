@@ -86,6 +86,7 @@ void Trainer::resume(const AvailableMemory& available, const OpenChoices& choice
       config_, *dataset_, machine_, *model_, *training_, directory_, stop_.signal, state_,
       [this](const auto& work) { return steps_->leave_out(Phase::kSaving, "saving", work); });
   const Checkpointer::Start start = saver_->resume();
+  islands_->take_as_settled(state_.step);
   if (is_done()) {
     return;  // leaves all files as they are
   }

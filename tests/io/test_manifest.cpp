@@ -34,6 +34,12 @@ TEST(Manifest, SurvivesExactly) {
   EXPECT_EQ(manifest_from_json(to_json({}), "m"), Manifest{});
 }
 
+TEST(Manifest, SaysWhatItsFilesAre) {
+  Manifest manifest = full_manifest();
+  manifest.format_version = Manifest::kOldestFormat;
+  EXPECT_EQ(manifest_from_json(to_json(manifest), "m"), manifest);
+}
+
 TEST(Manifest, TakesAnyConfigAndAnyNumber) {
   Manifest manifest;
   manifest.config = "name = \xff\n";

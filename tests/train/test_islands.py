@@ -42,6 +42,15 @@ class Islands(Workspace):
                     for key in "loss", "val_loss":
                         self.assertAlmostEqual(one.get(key, 0), other.get(key, 0), delta=1e-6 * abs(one.get(key, 1)))
 
+    def test_a_kill_in_the_last_validation_costs_a_validation(self):
+        islands = ["--dist.islands", 2, "--dist.sync_every", 4, "--train.steps", 8]
+        self.train("validated", *islands, ranks=2)
+        self.train("interrupted", *islands, "--checkpoint.every_steps", 8, "--checkpoint.at_end", "false", ranks=2)
+        self.train("interrupted", *islands, ranks=2)
+        one, other = [[line["val_loss"] for line in metrics(self.run_folder(name)) if "val_loss" in line] for name in ["validated", "interrupted"]]
+        self.assertEqual(one, other)
+        self.assertEqual(len(one), 1)
+
     def test_a_restart_equals_the_undisturbed_run(self):
         for name, settings, data, ranks in [
                 ("delay", ["--dist.islands", 2, "--dist.sync_delay", 3, *SHARDED], None, 4),

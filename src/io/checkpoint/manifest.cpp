@@ -113,7 +113,7 @@ FileEntry describe_file(const std::string& path, std::vector<Range> pieces) {
 std::string to_json(const Manifest& manifest) {
   Json json;
   json["format"] = kFormat;
-  json["format_version"] = Manifest::kFormatVersion;
+  json["format_version"] = manifest.format_version;
   json["step"] = manifest.step;
   json["sampler"] = {{"epoch", manifest.sampler_epoch}, {"position", manifest.sampler_position}};
   json["data_hash"] = manifest.data_hash;

@@ -34,7 +34,7 @@ struct Manifest {
   static constexpr int kFormatVersion = 3;
   static constexpr int kOldestFormat = 2;  // whole parameters, not pieces (piece_source.h)
 
-  int format_version = kFormatVersion;     // that it was read in; it is written in the newest
+  int format_version = kFormatVersion;     // that its files are in
   std::string config;                      // the resolved configuration, as in config.cfg
   int64_t step = 0;                        // updates done
   int64_t sampler_epoch = 0;               // where the data continues: in this epoch,
@@ -58,8 +58,8 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// JSON. Numbers survive exactly; bytes of `config` that are not UTF-8 become U+FFFD, and numbers
-// that are not finite are left out.
+// JSON. Numbers survive exactly; bytes of `config` that are not UTF-8 become U+FFFD. Numbers of the
+// schedule that are not finite are left out; such a validation loss is null, and read as NaN.
 std::string to_json(const Manifest& manifest);
 
 // Throws Error(kData), naming `path`, when the text is not a manifest, was changed, or has an
