@@ -148,5 +148,7 @@ MUTANTS = [
     Mutant("a rank that stood still itself gives up at once", "comm/transport/deadline.h", "kStoodStill_s = 5", "kStoodStill_s = 1e9",
            ["comm.deadline"]),
     Mutant("what came during a look at the records is not read", "comm/transport/deadline.h",
-           "      return false;\n    }\n    go_on", "      return true;\n    }\n    go_on", ["comm.deadline"]),
+           "    return false;\n  }\n  // After", "    return none_is_late_;\n  }\n  // After", ["comm.deadline"]),
+    Mutant("where each look takes long, ranks wait for ever", "comm/transport/deadline.h",
+           "none_is_late_ && stood_still_s_ > 0", "false", ["comm.deadline"]),
 ]
