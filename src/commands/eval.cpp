@@ -193,9 +193,13 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
   };
   ChoiceScorer scorer(*trained.model, trained.context(machine), upload, machine.mesh()->model(),
                       context, request.batch > 0 ? request.batch : config.eval_batch(), use);
-  read_questions(request.choices, request.shots, *tokenizer, context,
-                 [&](auto record, const auto& tokens) { scorer.add(std::move(record), tokens); });
+  const std::string again = read_questions(
+      request.choices, request.shots, *tokenizer, context,
+      [&](auto record, const auto& tokens) { scorer.add(std::move(record), tokens); });
   scorer.finish();
+  if (again != hash) {
+    fail_data(request.choices, ": changed while it was read");
+  }
   if (output) {
     output->finish();
   }

@@ -186,6 +186,10 @@ void export_model(const Request& request, Control& control) {
   if (fs::exists(output) && !(fs::is_directory(output) && fs::is_empty(output))) {
     fail(ExitCode::kConfig, "--output ", output, ": exists; name another folder");
   }
+  if (std::error_code error; fs::exists(output) && !fs::remove(output, error)) {
+    fail(ExitCode::kConfig, "--output ", output, ": is in use (", error.message(),
+         "); name a folder that is not there yet");
+  }
   const StoredModel stored =
       resolve_model(control, request.checkpoint, request.base, request.adapter);
   const std::string partial = output + ".partial";

@@ -12,6 +12,7 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
+#include "src/core/hash.h"
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
 #include "src/inference/model_tokenizer.h"
@@ -201,6 +202,8 @@ void generate(const Request& request, World& world) {
   TextRequest text{.stops = request.stops, .tokens = request.tokens, .sampling = request.sampling};
   std::optional<NewFile> output;
   const bool is_first = world.rank() == 0;
+  Fnv1a<uint64_t> hash;
+  int64_t prompts = 0;
   agree(control, [&] {
     config = config_of(stored);
     require_text_model(config, checkpoint);
@@ -209,13 +212,22 @@ void generate(const Request& request, World& world) {
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();
     text.ends = end_tokens(request.form, checkpoint, *tokenizer);
-    for_each_prompt(request, *tokenizer, [](const auto&...) {});  // says what is wrong with them
+    for_each_prompt(request, *tokenizer, [&](const std::string& prompt, const auto& tokens) {
+      hash.add(prompt);
+      std::ranges::for_each(tokens, [&](int64_t token) { hash.add(token); });
+      ++prompts;
+    });
+    if (prompts == 0) {
+      fail_data(request.input, ": has no prompts");
+    }
     if (is_first && !request.output.empty()) {
       clean_up_on_signals(request.output);
       output.emplace(request.output);
     }
   });
 
+  check_equal(control, request.input.empty() ? "--prompt" : request.input,
+              std::to_string(hash.value()), ExitCode::kData);
   Machine machine(request.run, {.tensor = world.size(), .backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
   const TrainedModel trained = load_trained_model(stored, sizes, dtype, machine, control);

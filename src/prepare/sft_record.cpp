@@ -12,8 +12,14 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Tables have null for what a record lacks.
+bool has(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && !found->is_null();
+}
+
 std::string optional_text(const Json& object, const char* name) {
-  return object.contains(name) ? text_field(object, name) : "";
+  return has(object, name) ? text_field(object, name) : "";
 }
 
 }  // namespace
@@ -52,18 +58,14 @@ std::string alpaca(const std::string& instruction, const std::string& input) {
 
 // Throws BadRecord if the record can be read in two ways.
 void require_one_reading(const Json& record) {
-  const auto has = [&](const char* name) {
-    const auto found = record.find(name);
-    return found != record.end() && !found->is_null();
-  };
   std::vector<const char*> readings;
-  if (has("messages")) {
+  if (has(record, "messages")) {
     readings.push_back("messages");
   }
-  if (has("prompt") && has("completion")) {
+  if (has(record, "prompt") && has(record, "completion")) {
     readings.push_back("prompt with completion");
   }
-  if (has("instruction") && has("output")) {
+  if (has(record, "instruction") && has(record, "output")) {
     readings.push_back("instruction with output");
   }
   if (readings.size() > 1) {
@@ -100,7 +102,7 @@ void refuse_unread(const Json& record) {
 std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
   const bool is_plain = form == "plain";
   require_one_reading(record);
-  if (record.contains("messages")) {
+  if (has(record, "messages")) {
     if (is_plain) {
       throw BadRecord("field 'messages' needs --template chatml or llama3");
     }
@@ -109,14 +111,14 @@ std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
     return chat_parts(form, messages);
   }
   std::string prompt, completion;
-  if (record.contains("instruction")) {
+  if (has(record, "instruction")) {
     const std::string& instruction = text_field(record, "instruction");
     const std::string input = optional_text(record, "input");
     completion = text_field(record, "output");
     prompt = is_plain        ? alpaca(instruction, input)
              : input.empty() ? instruction
                              : instruction + "\n\n" + input;
-  } else if (record.contains("prompt")) {
+  } else if (has(record, "prompt")) {
     prompt = text_field(record, "prompt");
     completion = text_field(record, "completion");
   } else {

@@ -45,10 +45,13 @@ std::vector<Metric> RunCost::metrics(int64_t units) const {
 
 std::string RunCost::text(int64_t units) const {
   const double usd = this->usd();
-  return formatted("%.2f dollars on %s at %.8g an hour; %.2f for %s", usd,
+  const std::string price =
+      units > 0 ? formatted("; %.2f for %s", unit_.price(usd, static_cast<double>(units)),
+                            unit_.text.c_str())
+                : "";
+  return formatted("%.2f dollars on %s at %.8g an hour%s", usd,
                    counted(static_cast<int64_t>(nodes_), "node").c_str(),
-                   usd_per_hour_ / static_cast<double>(nodes_),
-                   unit_.price(usd, static_cast<double>(units)), unit_.text.c_str());
+                   usd_per_hour_ / static_cast<double>(nodes_), price.c_str());
 }
 
 }  // namespace tandem

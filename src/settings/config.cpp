@@ -232,9 +232,9 @@ std::string Config::why_no_graph(Device device, int ranks) const {
   if (!Memory::keeps_gpu_blocks()) {
     return "TANDEM_MEMORY_CACHE = 0";
   }
-  if (const int64_t micro_steps = batch_plan(ranks).accumulation();
-      train.graphs == Graphs::kAuto && micro_steps > kMostMicroSteps) {
-    return str(micro_steps, " micro-steps");
+  // Ranks that do not divide the batch have no micro-steps.
+  if (train.graphs == Graphs::kAuto && batch_plan(ranks).accumulation() > kMostMicroSteps) {
+    return str(batch_plan(ranks).accumulation(), " micro-steps");
   }
   return "";
 }

@@ -87,12 +87,13 @@ class Chats(Workspace):
 
     def test_plain(self):
         plain = [{"prompt": "the", "completion": " and of"}, {"instruction": "add", "input": "one", "output": "two"},
-                 {"instruction": "add", "output": "two"}, {"instruction": "add", "input": "", "output": "two"}]
+                 {"instruction": "add", "output": "two"}, {"instruction": "add", "input": "", "output": "two"},
+                 {"messages": None, "prompt": None, "instruction": "add", "input": None, "output": "two"}]  # as tables have them
         made = sft_files.prepared(self, plain, sft_files.write_tokenizer(self.path("ends"), self.cases["Qwen"]["tokenizer"],
                                                                        "<|endoftext|>"), "plain")
-        asked = ["the", ALPACA.format(**plain[1]), ALPACA_WITHOUT_INPUT.format(**plain[2]), ALPACA_WITHOUT_INPUT.format(**plain[3])]
+        asked = ["the", ALPACA.format(**plain[1]), *[ALPACA_WITHOUT_INPUT.format(**each) for each in plain[2:]]]
         end = self.ids_of("Qwen")["<|endoftext|>"]
-        for example, before, learned in zip(made.examples, asked, [" and of", "two", "two", "two"], strict=True):
+        for example, before, learned in zip(made.examples, asked, [" and of", *["two"] * 4], strict=True):
             self.assertEqual(self.text_of(example, 0), before)
             self.assertEqual(self.text_of(example, 1), learned + "<|endoftext|>")
             self.assertEqual((example["tokens"][-1], example["loss"][-1]), (end, 1))
@@ -167,7 +168,7 @@ class Chats(Workspace):
         for record, said in [("{", "not valid JSON"), ("[1]", "not a JSON object"), (b'{"prompt": "\xff"}', "not valid UTF-8"),
                              ({"text": "a"}, "neither messages, nor prompt and completion, nor instruction and output"),
                              ({"prompt": "a"}, "no field 'completion'"), ({"prompt": 1, "completion": "a"}, "field 'prompt' is not a string"),
-                             ({"instruction": "a", "input": None, "output": "b"}, "field 'input' is not a string"),
+                             ({"instruction": "a", "input": 1, "output": "b"}, "field 'input' is not a string"),
                              ({"prompt": "a", "completion": ""}, "nothing in it is to be learned"),
                              ({"messages": "a"}, "field 'messages' is not a list of messages"),
                              ({"messages": [3]}, "a message is not an object"), ({"messages": [{"role": "user"}]}, "no field 'content'"),

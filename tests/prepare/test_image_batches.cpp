@@ -60,7 +60,7 @@ TEST(ImageBatches, CifarBatches) {
   const TemporaryFolder folder;
   const auto record = [](char label, char pixel) { return label + std::string(3072, pixel); };
   const std::vector<NamedFile> files = {
-      {"cifar-10-batches-bin/batches.meta.txt", "airplane\nautomobile\nbird\n\n"},
+      {"cifar-10-batches-bin/batches.meta.txt", "airplane\r\nfire engine \nbird\n\n"},
       {"cifar-10-batches-bin/data_batch_1.bin", record(1, 'a') + record(0, 'b')},
       {"cifar-10-batches-bin/data_batch_2.bin", record(2, 'c')},
       {"cifar-10-batches-bin/test_batch.bin", record(1, 'd')}};
@@ -70,7 +70,7 @@ TEST(ImageBatches, CifarBatches) {
   EXPECT_EQ(labels_of(folder, "train"), (std::vector<int32_t>{1, 0, 2}));
   EXPECT_EQ(pixels_of(folder, "train")[3072], 'b');
   EXPECT_EQ(inspect_dataset(folder / "out/data.h5").classes,
-            (Strings{"airplane", "automobile", "bird"}));
+            (Strings{"airplane", "fire engine", "bird"}));
 
   std::vector<NamedFile> twice = files;
   twice.push_back({"copy/batches.meta.txt", "airplane\n"});

@@ -242,8 +242,16 @@ class UsingAModel(Workspace):
         before = os.listdir(self.folder)
         refused = self.check(run("generate", self.model, "--input", self.path("prompts.jsonl"), "--output", self.path("other.jsonl")), DATA)
         self.assert_one_line(refused, "prompts.jsonl:6: ")
+        open(self.path("prompts.jsonl"), "w").close()
+        refused = self.check(run("generate", self.model, "--input", self.path("prompts.jsonl"), "--output", self.path("other.jsonl")), DATA)
+        self.assert_one_line(refused, "prompts.jsonl: has no prompts")
         self.assertEqual(os.listdir(self.folder), before)
         self.assert_one_line(self.check(run("generate", self.model, "--input", "x"), CONFIG), "--input and --output go together")
+
+    def test_generate_has_the_same_prompts_on_all_ranks(self):
+        parts = [part for prompt in ["the", "red"] for part in [":", "-np", "1", tandem_program.TANDEM, "generate", self.model, "--prompt", prompt]]
+        done = subprocess.run(["timeout", "-k", "5", "120", "mpirun", *parts[1:]], env=tandem_program.MPI_ENV, capture_output=True, text=True)
+        self.assert_one_line(self.check(done, DATA), "--prompt is not the same on all ranks: rank 1 differs")
 
     def test_generate_needs_no_dataset(self):
         moved = self.path("moved.h5")

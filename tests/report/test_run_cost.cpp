@@ -58,6 +58,7 @@ TEST_F(RunFiles, PricesAreInMetricsReportAndLastLines) {
   EXPECT_NE(said.find(" for 10^6 images\n"), std::string::npos);
   EXPECT_GT(report().starts.back().usd, usd);
   EXPECT_EQ(RunStart::from_json(report().starts.back().json()).usd, report().starts.back().usd);
+  EXPECT_TRUE(RunCost(config_, directory(), {}, 2).text(0).ends_with(" an hour"));
 }
 
 TEST_F(RunFiles, WithoutAPriceNothingIsSaid) {

@@ -173,6 +173,9 @@ TEST(Config, IndivisibleBatchNamesTheNeighbours) {
   EXPECT_TRUE(contains(problems_of(config, 8), "2 x 8 = 16; the least that is: 16"));
   config.train.global_batch = 12;
   EXPECT_TRUE(problems_of(config, 3).empty());
+  config.train.micro_batch = 0;
+  config.train.graphs = Graphs::kOn;  // which asks for the micro-steps, of which there are none
+  EXPECT_TRUE(contains(problems_of(config, 16), "the least that is: 16"));
 }
 
 // With a constant learning rate min_lr has no meaning.

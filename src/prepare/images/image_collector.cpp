@@ -77,8 +77,11 @@ void ImageCollector::add(const SourceFile& file) {
       fail_data(file.place, ": a second list of class names; keep one");
     }
     std::istringstream names(file.content());
-    for (std::string name; names >> name;) {
-      classes_.push_back(name);
+    for (std::string name; std::getline(names, name);) {
+      name.erase(name.find_last_not_of(" \t\r") + 1);
+      if (!name.empty()) {
+        classes_.push_back(name);
+      }
     }
   } else if (is_idx_name(base)) {
     add_idx_file(file, base);
