@@ -33,7 +33,8 @@ class Trainer {
   // that all ranks see are AgreedErrors.
   Trainer(const Config& config, World& world);
 
-  // Trains to the last step, then saves. Only says so if the checkpoint is of that step or later.
+  // Trains to the last step, saves, then validates. Only says so if the checkpoint is of that step
+  // or later, and validated.
   // kStopped if a signal, run.stop_file or a spot notice asked to stop; then it saves too.
   ExitCode run();
 

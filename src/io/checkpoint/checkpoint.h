@@ -19,7 +19,8 @@
 //           every rank  write_rank_file(directory/rank_file_name(rank), slabs), sends its entry
 //           rank 0      commit_checkpoint(directory, manifest, entries), then keep_newest(...)
 // or, when a rank failed, abandon_checkpoint(directory). Until the commit renames the directory,
-// earlier checkpoints stay untouched. When something is wrong on the disk, all functions throw
+// earlier checkpoints stay untouched. A committed one gets another manifest when its step is
+// validated later (replace_manifest). When something is wrong on the disk, all functions throw
 // Error(kData) with one line. Only one job writes into a checkpoints directory at a time.
 #pragma once
 
