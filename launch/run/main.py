@@ -163,7 +163,8 @@ def main(arguments):
             say(f"the launcher ended with 0, but has started {count} of {ranks} ranks{'; tries again' * again}: see its lines above")
             if not again:
                 break
-    again = "; the same command goes on from the newest checkpoint" if code in (TEMPORARY, STOPPED) or code > 128 else ""
+    way = "the same command" if settings["checkpoint.resume"] == "auto" else "checkpoint.resume = auto"
+    again = f"; {way} goes on from the newest checkpoint" if code in (TEMPORARY, STOPPED) or code > 128 else ""
     say(f"ended with {code} ({meaning(code)}) after {time.monotonic() - began:.0f} s{again}")
     if code == TEMPORARY or code > 128:
         on_stop(lambda *_: os._exit(code))  # a request to stop does not wait for the cause

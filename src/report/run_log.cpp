@@ -378,8 +378,10 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   if (cost_.is_known()) {
     console_.print("cost        " + cost_.text(units_until(report.step)));
   }
-  console_.print(stopped ? str("stopped on request after step ", report.step,
-                               "; the same command goes on from here")
+  const char* again =
+      config_.checkpoint.resume == "auto" ? "the same command" : "checkpoint.resume = auto";
+  console_.print(stopped ? str("stopped on request after step ", report.step, "; ", again,
+                               " goes on from here")
                          : str("finished ", report.step, " steps"));
   console_.print("checkpoint  ", checkpoint.empty() ? "none" : checkpoint);
   console_.print("metrics     ", directory_.metrics(), "; ", directory_.report(),

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 import tandem_program
-from tandem_program import CONFIG, DATA, run
+from tandem_program import CONFIG, DATA, STOPPED, run
 from test_life_of_a_run import Life
 
 
@@ -138,6 +138,13 @@ class Resuming(Life):
             self.assert_is_copy(killed, "step-00000005", "best")
             self.check(run("inspect", self.checkpoint(killed, 5), "--verify"))
             self.assertIn("nothing to do", self.small(killed, "--train.steps", "5").stdout)
+
+    def test_a_stop_says_what_goes_on(self):
+        self.small("first", "--train.steps", "5")
+        open(self.path("stop"), "w").close()
+        for resume, said in [("auto", "the same command"), (self.run_folder("first"), "checkpoint.resume = auto")]:
+            stopped = self.small("stopped", "--checkpoint.resume", resume, "--run.stop_file", self.path("stop"), "--log.progress", "plain", code=STOPPED)
+            self.assertRegex(stopped.stdout, rf"(?m)^stopped on request after step \d; {said} goes on from here$")
 
     def test_a_refused_start_changes_no_file(self):
         self.small("refused", "--train.steps", "5")
