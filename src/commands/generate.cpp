@@ -203,7 +203,7 @@ void generate(const Request& request, World& world) {
   std::optional<NewFile> output;
   const bool is_first = world.rank() == 0;
   Fnv1a<uint64_t> hash;
-  int64_t prompts = 0;
+  int64_t prompts = 0, cut = 0;
   agree(control, [&] {
     config = config_of(stored);
     require_text_model(config, checkpoint);
@@ -216,6 +216,7 @@ void generate(const Request& request, World& world) {
       hash.add(prompt);
       std::ranges::for_each(tokens, [&](int64_t token) { hash.add(token); });
       ++prompts;
+      cut += std::ssize(tokens) > config.model->context() ? 1 : 0;
     });
     if (prompts == 0) {
       fail_data(request.input, ": has no prompts");
@@ -228,6 +229,10 @@ void generate(const Request& request, World& world) {
 
   check_equal(control, request.input.empty() ? "--prompt" : request.input,
               std::to_string(hash.value()), ExitCode::kData);
+  if (cut > 0 && is_first) {
+    complain(str("only the ends are read of prompts longer than the window of ",
+                 config.model->context(), " tokens: ", cut, " of ", prompts));
+  }
   Machine machine(request.run, {.tensor = world.size(), .backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
   const TrainedModel trained = load_trained_model(stored, sizes, dtype, machine, control);

@@ -214,6 +214,8 @@ class UsingAModel(Workspace):
         self.assertEqual(first, generate("--tokens", "80", "--seed", "3"))
         self.assertNotEqual(first, generate("--tokens", "80", "--seed", "4"))
         self.assertEqual(len(first), 81)
+        long = self.check(run("generate", self.model, "--prompt", "the old " * 20, "--tokens", "1"))
+        self.assert_one_line(long, r"^tandem: only the ends are read of prompts longer than the window of \d+ tokens: 1 of 1$")
         stopped = generate("--tokens", "80", "--seed", "3", "--stop", first[20:23])
         self.assertEqual(stopped, first[:first.find(first[20:23])] + "\n")
         greedy = generate("--tokens", "30", "--temperature", "0")
