@@ -33,6 +33,9 @@ launch/setup.sh --tests
 . launch/mpi_env.sh
 export OMPI_MCA_btl="${OMPI_MCA_btl:-self,vader}" OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
 export OMPI_MCA_mpi_yield_when_idle=1
+# Each job of Open MPI removes their common folder when it finds it empty, perhaps just when another one enters it.
+host=$(uname -n)
+mkdir -p "${TMPDIR:-/tmp}/ompi.${host%%.*}.$(id -u)/kept"
 
 # Prints the build's targets that the commands of the chosen tests name. Spaces in the path stand as they are, or escaped.
 targets() {
