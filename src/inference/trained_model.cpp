@@ -13,9 +13,11 @@ namespace tandem {
 TrainedModel load_trained_model(const StoredModel& stored, const DatasetInfo& data, DType dtype,
                                 Machine& machine, Control& control) {
   const std::string& checkpoint = stored.checkpoint;
-  if (!is_hugging_face(checkpoint)) {  // no run made it
-    agree(control, [&] { use_kept_choices(machine, RunDirectory::of(checkpoint).choices()); });
-  }
+  agree(control, [&] {
+    if (!is_hugging_face(checkpoint)) {  // which no run has made
+      use_kept_choices(machine, RunDirectory::of(checkpoint).choices());
+    }
+  });
   TrainedModel trained{.config = config_of(stored), .checkpoint = checkpoint};
   trained.step = is_hugging_face(checkpoint) ? 0 : read_manifest(checkpoint).step;
   agree(control,

@@ -46,10 +46,9 @@ class MetricsLog {
 };
 
 // Prepares the log STEM.EXT at `path` for a run that resumes after `step`: lines of later steps
-// move to the end of STEM.discarded.EXT beside it (metrics.discarded.jsonl), and so do those of a
-// validation after `step` unless `validated`. Drops what is no JSON
-// object with a "step", such as a line cut short. Does nothing when there is no log. A crash in
-// this function loses no line.
+// move to the end of STEM.discarded.EXT beside it (metrics.discarded.jsonl), and so does that of a
+// validation of `step` itself, unless `validated`. Drops what is no JSON object with a "step", such
+// as a line cut short. Does nothing when there is no log. A crash in this function loses no line.
 void truncate_after(const std::string& path, int64_t step, bool validated);
 
 // Calls visit(line) for each line that is a JSON object with a whole number as its "step". Others
