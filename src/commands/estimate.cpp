@@ -228,6 +228,12 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
   if (request.json) {
     fail(ExitCode::kConfig, "--ops: it prints a table alone; leave out --json");
   }
+  const bool has_rates = request.product_tflops > 0 || request.memory_gb_s > 0;
+  if (request.largest_batch || (request.gpu && has_rates)) {
+    fail(ExitCode::kConfig,
+         "--ops: it is of train.micro_batch, at the highest rates of --gpu; leave out "
+         "--largest-batch, and with --gpu also --tflops and --memory-gb-s");
+  }
   std::optional<TransformerConfig> sizes = config.model->transformer();
   if (!sizes) {
     fail(ExitCode::kConfig, "--ops: a ", config.model.kind.name(),

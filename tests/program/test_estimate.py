@@ -215,6 +215,8 @@ class Estimates(Workspace):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assert_one_line(self.estimate("--model.kind", "resnet", "--ops", code=CONFIG), "--ops: a resnet has no list of ops")
         self.assert_one_line(self.estimate("--ops", "--json", code=CONFIG), "--ops: it prints a table alone; leave out --json")
+        for ignored in ["--largest-batch"], ["--gpu", "h200", "--tflops", "400"], ["--gpu", "h200", "--memory-gb-s", "400"]:
+            self.assert_one_line(self.estimate("--ops", *ignored, code=CONFIG), "--ops: it is of train.micro_batch, at the highest rates of --gpu; leave out")
         self.assert_one_line(self.estimate("--optim.kind", "muon", "--ops", code=CONFIG), "--ops: optim.kind = muon has no floor")
         for cut in [["--dist.tensor", "2", "--ranks", "2"], ["--lora.rank", "2", "--checkpoint.init_from", "base", "--model.layers", "2"]]:
             self.assert_one_line(self.estimate(*cut, "--ops", code=CONFIG), "--ops: .*; use dist.tensor = 1 and lora.rank = 0")
