@@ -1,6 +1,7 @@
 // tandem bench, and of its parts links: how fast the ranks of a job exchange data.
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
@@ -66,10 +67,18 @@ ExitCode links(const Words& words, World& world) {
   if (request.help) {
     return print_help(request.options, world, {"run.device", "run.threads", "dist."});
   }
+  std::optional<NewFile> output;
   on_root(control, [&] {  // now, not after minutes
     if (const std::string folder = parent_of(request.output);
         !std::filesystem::is_directory(folder)) {
       fail_data("--output ", request.output, ": there is no folder ", folder, "; make it first");
+    }
+    if (std::filesystem::is_directory(request.output)) {
+      fail_data("--output ", request.output, ": is a folder; name a file in it");
+    }
+    if (!request.output.empty()) {
+      clean_up_on_signals(request.output);
+      output.emplace(request.output);
     }
     return std::string();
   });
@@ -86,10 +95,11 @@ ExitCode links(const Words& words, World& world) {
     if (measured.between) {
       print("link of a node to others", *measured.between);
     }
-    if (!request.output.empty()) {
+    if (output) {
       const std::string about =
           str(machine.description(), "; ", machine.sharing(request.config.dist));
-      replace_file(request.output, machine_text(groups, about));
+      output->write(machine_text(groups, about));
+      output->finish();
       std::printf("written to %s\n", request.output.c_str());
     }
     return std::string();

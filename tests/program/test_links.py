@@ -94,6 +94,7 @@ class Links(Workspace):
         self.assert_one_line(self.check(run("bench", "link"), CONFIG), 'tandem bench: say links, not "link"')
         taken = self.machine("taken.json")
         self.assert_one_line(self.bench("--output", taken + "/machine.json", ranks=2, code=DATA), "taken.json")
+        self.assert_one_line(self.bench("--output", self.folder, ranks=2, code=DATA), "--output .*: is a folder; name a file in it")
         self.assert_one_line(self.bench("--output", self.path("new/machine.json"), ranks=2, code=DATA),
                              "--output .*new/machine.json: there is no folder .*new; make it first")
         self.assertFalse(os.path.exists(self.path("new")))
