@@ -170,6 +170,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
   std::string hash;  // of the questions, which are read twice: all errors come before the work
   const Config config = config_of(stored);
   agree(control, [&] {
+    require_text_model(config, stored.checkpoint);
     sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();

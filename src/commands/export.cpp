@@ -72,6 +72,9 @@ TextTokens write_tokenizer(const Request& request, const std::string& checkpoint
   std::string path = request.tokenizer;
   if (path.empty() && is_hugging_face(checkpoint)) {
     copy_tokenizer(checkpoint, folder);
+    if (!fs::exists(checkpoint + "/tokenizer.json")) {
+      complain(str("no ", checkpoint, "/tokenizer.json: the exported model has no tokenizer"));
+    }
     return {};
   }
   if (path.empty()) {
@@ -147,6 +150,9 @@ void write_model(const Request& request, Control& control, const StoredModel& st
     fail(ExitCode::kConfig, checkpoint + ": has no adapters to merge; leave --merge out");
   }
   if (!model->transformer()) {
+    if (!request.tokenizer.empty()) {
+      fail(ExitCode::kConfig, checkpoint + ": a resnet has no tokenizer; leave --tokenizer out");
+    }
     return write_resnet(checkpoint, *names, options, folder);
   }
   TransformerConfig sizes = *model->transformer();

@@ -241,6 +241,9 @@ class Choices(Workspace):
                 (["--train.eval_every", "0", "--checkpoint.at_end", "false"], None, "train.eval_choices = .* train.eval_every = 0 there are none"),
                 (["--train.eval_every", "21", "--checkpoint.at_end", "false"], None, "train.eval_choices = .* train.eval_every = 21 there are none")]:
             self.assert_one_line(self.asks("refused", *settings, ranks=ranks, code=CONFIG), said)
+        self.train("images", "--model.kind", "mlp", "--train.steps", "1", data=self.images)
+        asked = self.check(run("eval", self.run_folder("images"), "--choices", self.file(self.questions), "--device", "cpu"), CONFIG)
+        self.assert_one_line(asked, "model.kind = mlp writes no text; use a gpt or llama")
         images = self.train("refused", "--model.kind", "resnet", "--train.eval_choices", self.file(self.questions), data=self.images, code=CONFIG)
         self.assert_one_line(images, "train.eval_choices = .* has no meaning with model.kind = resnet")
         with open(self.path("short.txt"), "w") as out:

@@ -182,6 +182,8 @@ class Export(Workspace):
     def test_a_resnet_has_the_names_of_torchvision(self):
         self.make_digits()
         self.train("digits", *STATISTICS, data=self.digits)
+        refused = self.check(run("export", self.run_folder("digits"), "--output", self.path("no"), "--tokenizer", self.text_file), CONFIG)
+        self.assert_one_line(refused, "a resnet has no tokenizer; leave --tokenizer out")
         folder = self.export("digits")[0]
         self.assertEqual(os.listdir(folder), ["model.safetensors"])
         tensors = read_folder(folder)
@@ -195,6 +197,8 @@ class Export(Workspace):
         checkpoint = self.run_folder("fine")
         taken = self.path("taken")
         os.makedirs(taken)
+        here = self.check(run("export", checkpoint, "--output", ".", cwd=taken), CONFIG)
+        self.assert_one_line(here, "--output .: is in use .*; name a folder that is not there yet")
         with open(os.path.join(taken, "precious"), "w") as file:
             file.write("mine")
         for arguments, code, said in [
