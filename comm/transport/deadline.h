@@ -26,8 +26,11 @@ class Deadline {
       none_is_late_ = none_is_late_ && stood_still_s_ > 0;
       stood_still_s_ += passed_s;
     }
-    if (waited_s <= seconds() || timeouts_ == kMostTimeouts || none_is_late_) {
-      return waited_s > seconds();
+    if (waited_s <= seconds()) {
+      return false;
+    }
+    if (timeouts_ == kMostTimeouts || none_is_late_) {
+      return true;
     }
     const LateRank late = late_rank_of_job();
     none_is_late_ = late.text.empty();  // It is over at the next call, unless this took long.
