@@ -163,7 +163,7 @@ def main(arguments):
             say(f"the launcher ended with 0, but has started {count} of {ranks} ranks{'; tries again' * again}: see its lines above")
             if not again:
                 break
-    way = "the same command" if settings["checkpoint.resume"] == "auto" else "checkpoint.resume = auto"
+    way = "checkpoint.resume = auto" if settings["checkpoint.resume"] == "none" else "the same command"
     again = f"; {way} goes on from the newest checkpoint" if code in (TEMPORARY, STOPPED) or code > 128 else ""
     say(f"ended with {code} ({meaning(code)}) after {time.monotonic() - began:.0f} s{again}")
     if code == TEMPORARY or code > 128:

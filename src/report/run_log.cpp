@@ -379,7 +379,7 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
     console_.print("cost        " + cost_.text(units_until(report.step)));
   }
   const char* again =
-      config_.checkpoint.resume == "auto" ? "the same command" : "checkpoint.resume = auto";
+      config_.checkpoint.resume == "none" ? "checkpoint.resume = auto" : "the same command";
   console_.print(stopped ? str("stopped on request after step ", report.step, "; ", again,
                                " goes on from here")
                          : str("finished ", report.step, " steps"));

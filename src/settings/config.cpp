@@ -177,7 +177,7 @@ void Config::bind(Options& o) {
   o.add("checkpoint.keep_every", checkpoint.keep_every,
         "also keep, for ever, checkpoints whose step is a multiple of this; 0: none");
   o.add("checkpoint.resume", checkpoint.resume,
-        "auto: from the run's newest; none: start anew; or a checkpoint's folder");
+        "auto: from the run's newest; none: start anew; or a checkpoint's folder, to begin there");
   o.add("checkpoint.init_from", checkpoint.init_from,
         "start with the weights of this checkpoint, run or Hugging Face model");
   o.add_choice("checkpoint.self_contained", checkpoint.self_contained,

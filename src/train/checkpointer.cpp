@@ -26,8 +26,8 @@ namespace {
 void require_same_settings(const std::string& checkpoint, const Config& then, const Config& now,
                            int64_t vocab, const std::vector<std::string>& except = {}) {
   if (const std::string changes = changed_settings(then, now, vocab, except); !changes.empty()) {
-    fail(ExitCode::kConfig,
-         str(checkpoint, " was written with other settings; set these as they were:", changes));
+    fail(ExitCode::kConfig, checkpoint,
+         " was written with other settings; set these as they were:", changes);
   }
 }
 
@@ -35,9 +35,8 @@ void require_same_settings(const std::string& checkpoint, const Config& then, co
 void require_same_data(const std::string& checkpoint, const Manifest& manifest, const Manifest& now,
                        const DatasetInfo& data) {
   if (manifest.data_hash != data.content_hash) {
-    fail(ExitCode::kData, str(data.path, " is not the dataset that ", checkpoint,
-                              " was trained on; put that one back, or start ",
-                              "a new run with checkpoint.init_from"));
+    fail_data(data.path, " is not the dataset that ", checkpoint, " was trained on; ",
+              "put that one back, or start a new run with checkpoint.init_from");
   }
   if (manifest.sampler_epoch != now.sampler_epoch ||
       manifest.sampler_position != now.sampler_position) {
@@ -60,6 +59,9 @@ Checkpointer::Checkpointer(const Config& config, const Dataset& dataset, Machine
       checkpoints_(RunDirectory(config.run).checkpoints()),
       snapshot_(machine.stream, config.checkpoint.async) {
   agree(job_, [&] { vocabulary_hash_ = vocabulary_hash(dataset.info().path); });
+  const std::string& resume = config.checkpoint.resume;
+  const auto has_saved = [&] { return str(RunDirectory(config.run).has_saved(config)); };
+  goes_on_ = resume == "auto" || (resume != "none" && on_root(job_, has_saved) == str(true));
 }
 
 Checkpointer::Start Checkpointer::resume() {
@@ -83,8 +85,7 @@ Checkpointer::Start Checkpointer::resume() {
         on_root(job_, [&] { return resolve_checkpoint(config_.checkpoint.init_from); });
     load_weights_of(start.weights_from);
   }
-  // Claims the memory of the copies before the first step. The first save need not wait for it
-  // then.
+  // Claims the memory of the copies before the first step, so that the first save need not wait.
   agree(job_, [&] { copy(); });
   saved_at_ = Clock::now();
   return start;
@@ -112,28 +113,26 @@ void Checkpointer::repair_best(const RunState& state) {
 std::vector<std::string> Checkpointer::candidates() const {
   const std::string& resume = config_.checkpoint.resume;
   std::istringstream lines(on_root(job_, [&]() -> std::string {
-    if (resume != "auto" && resume != "none") {
+    if (!goes_on_ && resume != "none") {
       if (is_hugging_face(resume)) {
-        fail(ExitCode::kConfig, str("checkpoint.resume = ", resume, " is a model, not a run; use ",
-                                    "checkpoint.init_from"));
+        fail(ExitCode::kConfig, "checkpoint.resume = ", resume,
+             " is a model, not a run; use checkpoint.init_from");
       }
       return resolve_checkpoint(resume);
     }
     if (resume == "none") {
       if (const LatestCheckpoint latest = find_latest(checkpoints_); !latest.path.empty()) {
-        fail(
-            ExitCode::kConfig,
-            str("run ", config_.run.name, " has checkpoints up to ", latest.path,
-                "; checkpoint.resume = none would mix a new run with it; choose another run.name"));
+        fail(ExitCode::kConfig, "run ", config_.run.name, " has checkpoints up to ", latest.path,
+             "; checkpoint.resume = none would mix a new run with it; choose another run.name");
       }
       return "";
     }
     std::string newest_first;
-    for (const CheckpointName& name : list_checkpoints(checkpoints_)) {
-      if (is_committed(name.path)) {
-        newest_first = name.path + "\n" + newest_first;
+    for (const auto& [step, path] : list_checkpoints(checkpoints_)) {
+      if (is_committed(path)) {
+        newest_first = path + "\n" + newest_first;
       } else {
-        complain(str("passed over ", name.path, ": it has no manifest, so its save did not end"));
+        complain(str("passed over ", path, ": it has no manifest, so its save did not end"));
       }
     }
     return newest_first;
@@ -152,7 +151,7 @@ bool Checkpointer::is_whole(const std::function<void()>& work) const {
     work();
     return true;
   } catch (const AgreedError& error) {
-    if (error.code() != ExitCode::kData || config_.checkpoint.resume != "auto") {
+    if (error.code() != ExitCode::kData || !goes_on_) {
       throw;
     }
     if (job_.rank() == 0) {

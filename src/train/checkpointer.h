@@ -55,6 +55,9 @@ class Checkpointer {
   // Collective. Makes checkpoints/best the newest checkpoint, as soon as that is committed.
   void keep_as_best();
 
+  // The run goes on from its own newest checkpoint: if checkpoint.resume is auto, or a folder and a
+  // start with the same settings has saved since it began there (RunDirectory::has_saved).
+  bool goes_on() const { return goes_on_; }
   // Of the newest checkpoint, which may still be under way; -1: none.
   int64_t newest_step() const { return newest_step_; }
   const std::string& path() const { return path_; }  // of the newest committed one, or empty
@@ -97,6 +100,7 @@ class Checkpointer {
   std::string checkpoints_;  // the directory
   std::string vocabulary_hash_;
   std::vector<Manifest::Base> bases_;  // of all checkpoints that this run saves
+  bool goes_on_ = false;
   int64_t newest_step_ = -1;
   std::string path_;
   Clock::time_point saved_at_{};  // when the last save began, or the run

@@ -147,8 +147,9 @@ void Trainer::start_loader() {
 
 // A run may have been killed between its last save and its last validation.
 bool Trainer::is_done() const {
-  const int64_t newest = saver_->checkpoints().newest_step();
-  const bool may_validate = newest == config_.train.steps && config_.checkpoint.resume == "auto";
+  const Checkpointer& checkpoints = saver_->checkpoints();
+  const int64_t newest = checkpoints.newest_step();
+  const bool may_validate = newest == config_.train.steps && checkpoints.goes_on();
   return newest >= config_.train.steps && !(may_validate && lacks_validation());
 }
 

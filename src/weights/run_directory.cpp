@@ -1,5 +1,6 @@
 #include "src/weights/run_directory.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -107,6 +108,17 @@ void RunDirectory::prepare(Config& config, Device device, int64_t vocab) const {
 
 void RunDirectory::keep_settings(const Config& config) const {
   replace_file(settings(), config.ini_text(), folder());
+}
+
+bool RunDirectory::has_saved(const Config& config) const {
+  const std::string newest = find_latest(checkpoints()).path;
+  if (newest.empty()) {
+    return false;
+  }
+  const Config then = config_from_text(read_manifest(newest).config, newest);
+  return std::ranges::all_of(all_changes(then, config, 0), [](const std::string& change) {
+    return change.starts_with("run.") || change.starts_with("dist.") || change.starts_with("log.");
+  });
 }
 
 void RunDirectory::require_shared(Control& job, const std::string& host,

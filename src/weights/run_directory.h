@@ -53,6 +53,9 @@ class RunDirectory {
   // Writes config.cfg. A start calls it when nothing can refuse it any more, so that a refused one
   // leaves the settings of the start before. Error kData if it cannot be written.
   void keep_settings(const Config& config) const;
+  // Whether a start with these settings has saved the newest checkpoint. Those of the sections run,
+  // dist and log do not count: launchers set some anew for other hosts.
+  bool has_saved(const Config& config) const;
   // Collective, after lock(). Every rank writes its part of a checkpoint here. Throws
   // AgreedError(kData), with the names of the hosts, if a rank does not see a file that rank 0 has
   // just written. Network file systems may be slow, so a rank looks for `patience`.

@@ -140,11 +140,28 @@ class Resuming(Life):
             self.assertIn("nothing to do", self.small(killed, "--train.steps", "5").stdout)
 
     def test_a_stop_says_what_goes_on(self):
-        self.small("first", "--train.steps", "5")
         open(self.path("stop"), "w").close()
-        for resume, said in [("auto", "the same command"), (self.run_folder("first"), "checkpoint.resume = auto")]:
+        for resume, said in [("none", "checkpoint.resume = auto"), ("auto", "the same command")]:
             stopped = self.small("stopped", "--checkpoint.resume", resume, "--run.stop_file", self.path("stop"), "--log.progress", "plain", code=STOPPED)
-            self.assertRegex(stopped.stdout, rf"(?m)^stopped on request after step \d; {said} goes on from here$")
+            self.assertRegex(stopped.stdout, rf"(?m)^stopped on request after step 0; {said} goes on from here$")
+
+    def test_the_same_start_from_a_checkpoint_goes_on(self):
+        """As a supervisor starts it again: once the run has saved, that is where it goes on. Other settings begin there again."""
+        self.small("source", "--train.steps", "5")
+        begins = ["--checkpoint.resume", self.run_folder("source"), "--checkpoint.every_steps", "10", "--log.progress", "plain"]
+        self.small("moved", *begins)
+        straight = self.tensors("moved")
+        shutil.rmtree(self.checkpoint("moved", 20))
+        os.rename(self.run_folder("source"), self.path("away"))
+        again = self.small("moved", *begins, "--run.usd_per_node_hour", "3")  # as a launcher sets it for other hosts
+        self.assertRegex(again.stdout, r"(?m)^resuming    \S+/moved/checkpoints/step-00000010 at step 10 of 20$")
+        self.assertEqual(self.tensors("moved"), straight)
+        self.assertEqual([line["step"] for line in self.lines("moved")], list(range(6, 21)))
+        self.assertIn("nothing to do", self.small("moved", *begins).stdout)
+        os.rename(self.path("away"), self.run_folder("source"))
+        other = self.small("moved", *begins, "--optim.lr", "0.002")
+        self.assertRegex(other.stdout, r"(?m)^resuming    \S+/source/checkpoints/step-00000005 at step 5 of 20$")
+        self.assertTrue(os.path.exists(self.checkpoint("moved", "discarded-step-00000020")))
 
     def test_a_refused_start_changes_no_file(self):
         self.small("refused", "--train.steps", "5")
