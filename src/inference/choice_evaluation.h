@@ -45,8 +45,10 @@ class RunQuestions {
   RunQuestions(const Config& config, const RunDirectory& run, const DatasetInfo& data,
                Control& job);
   // Collective. The share that the model answers rightly, ChoiceEvaluation::acc; NaN if a sum is
-  // not finite; nothing if there are no questions. `context` has no tape.
-  std::optional<double> acc(Model& model, const Context& context, Machine& machine) const;
+  // not finite; nothing if there are no questions, or if stops(), which must tell all ranks the
+  // same, says true in between. `context` has no tape.
+  std::optional<double> acc(Model& model, const Context& context, Machine& machine,
+                            const std::function<bool()>& stops) const;
 
  private:
   const Config& config_;

@@ -1,6 +1,7 @@
 #include "src/inference/evaluation.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/device/copy.h"
 #include "src/kernels/reduce.h"
@@ -37,7 +38,8 @@ double on_host(Stream& stream, const Tensor& tensor) {
 
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
                     int64_t micro_batch, int64_t max_batches, Uploader& uploader,
-                    const ModelGroups& groups) {
+                    const ModelGroups& groups, const std::function<bool()>& stops) {
+  constexpr int64_t kRoundsUnasked = 4;  // in these the stages of a pipeline need not wait
   dataset.require_windows(Split::kVal, context_length);
   const int64_t windows = dataset.windows(Split::kVal, context_length);
   const int64_t all = (windows + micro_batch - 1) / micro_batch;
@@ -48,6 +50,9 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
   const bool counts = !groups.tensor || groups.tensor->rank() == 0;  // the targets of a batch
   const bool is_collective = groups.tensor || (context.gate && context.gate->is_collective());
   for (int64_t round = 0; round < rounds; ++round) {
+    if (stops && round % kRoundsUnasked == 0 && stops()) {
+      return {.loss = std::nan(""), .accuracy = std::nan("")};
+    }
     const int64_t b = round * ranks + groups.island() * groups.data.size() + groups.data.rank();
     if (b >= batches && !is_collective) {
       break;

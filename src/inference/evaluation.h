@@ -1,6 +1,7 @@
 // The loss of a model over a validation set.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "comm/sharding/model_layout.h"
@@ -22,9 +23,10 @@ struct Evaluation {
 // islands must hold the same values. `max_batches` 0 means the whole split. Sums are kept by batch
 // and added in batch order, so that the result has the same bits for every number of ranks that
 // take different samples. Blocks until all ranks are done. Error kData if the split is empty.
-// `context` has no tape.
+// `context` has no tape. `stops`, if any, is asked now and then, at the same batches on all ranks,
+// and must tell all of them the same; once it says true, this ends and returns no losses (NaN).
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
                     int64_t micro_batch, int64_t max_batches, Uploader& uploader,
-                    const ModelGroups& groups);
+                    const ModelGroups& groups, const std::function<bool()>& stops = {});
 
 }  // namespace tandem

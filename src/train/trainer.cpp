@@ -168,6 +168,9 @@ ExitCode Trainer::run() {
   }
   stop_.signal.begin_steps();
   steps_->begin();
+  if (state_.step > 0 && saver_->checkpoints().goes_on() && validates() && !state_.val_loss) {
+    validate();  // the run was stopped or killed in that
+  }
   while (state_.step < config_.train.steps) {
     if (steps_->trace_is_due()) {
       finish_steps();
@@ -264,21 +267,35 @@ void Trainer::rest() {
   training_->settle();
 }
 
-void Trainer::validate() {
+// False if the run was asked to stop meanwhile; then there is no result.
+bool Trainer::validate() {
+  bool stopped = false;
+  const auto stops = [&] {
+    stopped = stopped || job().sum(std::array{stop_.any(state_.step) ? 1.0 : 0.0})[0] > 0;
+    return stopped;
+  };
   rest();
   steps_->leave_out(Phase::kElsewhere, "validating", [&] {
-    Evaluation result = evaluate(*model_, training_->forward_context(machine_.scratch), *dataset_,
-                                 config_.model->context(), config_.eval_batch(),
-                                 config_.train.eval_batches, *upload_, machine_.mesh()->model());
-    result.choices_acc =
-        questions_->acc(*model_, training_->forward_context(machine_.scratch), machine_);
+    const Context context = training_->forward_context(machine_.scratch);
+    Evaluation result =
+        evaluate(*model_, context, *dataset_, config_.model->context(), config_.eval_batch(),
+                 config_.train.eval_batches, *upload_, machine_.mesh()->model(), stops);
+    if (!stopped) {
+      result.choices_acc = questions_->acc(*model_, context, machine_, stops);
+    }
+    if (stopped) {
+      return;
+    }
     state_.val_loss = result.loss;
     if (log_) {
       log_->validation(state_.step, result);
     }
     views_->show(state_.step, steps_->loss_scale(), log_.get());
   });
-  saver_->after_validation();
+  if (!stopped) {
+    saver_->after_validation();
+  }
+  return !stopped;
 }
 
 void Trainer::save() {
@@ -295,7 +312,7 @@ ExitCode Trainer::finish(bool stopped) {
   }
   if (!stopped && lacks_validation()) {
     saver_->commit();  // whatever becomes of the validation, the run is not lost
-    validate();
+    stopped = !validate();
   }
   saver_->finish();
   const std::vector<RankUse> use = steps_->use(saver_->checkpoints().copy_bytes());

@@ -66,7 +66,7 @@ class Trainer {
   void finish_steps(size_t running = 0);
   [[noreturn]] void end_lost();
   void rest();
-  void validate();
+  bool validate();
   void save();
   ExitCode finish(bool stopped);
 

@@ -71,10 +71,11 @@ class Bigrams final : public Classifier {
 
 class EvaluationOfBigrams : public ::testing::Test {
  protected:
-  Evaluation evaluation(int64_t micro_batch, int64_t max_batches = 0) {
+  Evaluation evaluation(int64_t micro_batch, int64_t max_batches = 0,
+                        const std::function<bool()>& stops = {}) {
     Uploader upload(test_stream(), test_memory(), test_memory(), data_.info(), DType::kF32);
     return evaluate(model_, {.stream = test_stream(), .memory = test_memory()}, data_, kContext,
-                    micro_batch, max_batches, upload, alone_);
+                    micro_batch, max_batches, upload, alone_, stops);
   }
   // -log softmax(logits)[target] by its definition, summed over all targets at once.
   Evaluation by_definition(int64_t windows) const {
@@ -131,6 +132,17 @@ TEST_F(EvaluationOfBigrams, StopsAfterTheBatchesAskedFor) {
   expect_near(evaluation(2, 2), by_definition(4));
   expect_near(evaluation(3, 1), by_definition(3));
   expect_near(evaluation(3, 9), by_definition(kWindows));
+}
+
+TEST_F(EvaluationOfBigrams, EndsWhenItIsAskedTo) {
+  for (const int last : {1, 2}) {
+    int asked = 0;
+    EXPECT_TRUE(std::isnan(evaluation(1, 0, [&] { return ++asked == last; }).loss));
+    EXPECT_EQ(asked, last);
+  }
+  int asked = 0;
+  expect_near(evaluation(1, 0, [&] { return ++asked == 3; }), by_definition(kWindows));
+  EXPECT_EQ(asked, 2);  // before windows 0 and 4 of 7
 }
 
 }  // namespace

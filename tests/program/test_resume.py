@@ -125,10 +125,16 @@ class Resuming(Life):
         for ranks, has_line in [(None, False), (2, True)]:
             killed = f"killed-{ranks}"
             self.small(killed, "--train.steps", "5", "--checkpoint.every_steps", "5", "--checkpoint.at_end", "false")
-            self.assertNotIn("validation_loss", self.manifest(killed, 5))
+            saved = self.manifest(killed, 5)
+            self.assertNotIn("validation_loss", saved)
             if has_line:
                 with open(os.path.join(self.run_folder(killed), "metrics.jsonl"), "a") as file:
                     file.write(json.dumps(ends[-1]) + "\n")
+            open(self.path("stop"), "w").close()  # is seen in the validation
+            stopped = self.small(killed, "--train.steps", "5", "--run.stop_file", self.path("stop"), ranks=ranks, code=STOPPED)
+            os.remove(self.path("stop"))
+            self.assertIn("stopped on request after step 5; the same command goes on from here\n", stopped.stdout)
+            self.assertEqual((self.manifest(killed, 5), self.lines(killed, "val_loss")), (saved, []))
             self.small(killed, "--train.steps", "5", ranks=ranks)
             self.assertEqual([(line["step"], line["samples"]) for line in self.lines(killed, "val_loss")], [(5, 60)])
             validated = self.manifest(killed, 5)
@@ -138,6 +144,19 @@ class Resuming(Life):
             self.assert_is_copy(killed, "step-00000005", "best")
             self.check(run("inspect", self.checkpoint(killed, 5), "--verify"))
             self.assertIn("nothing to do", self.small(killed, "--train.steps", "5").stdout)
+
+    def test_a_kill_in_the_last_validation_leaves_no_gap_in_a_longer_run(self):
+        validated = ["--train.eval_every", "5", "--train.steps"]
+        self.small("straight", *validated, "10")
+        self.small("longer", "--train.steps", "5", "--checkpoint.every_steps", "5", "--checkpoint.at_end", "false")
+        open(self.path("stop"), "w").close()
+        self.small("longer", *validated, "10", "--run.stop_file", self.path("stop"), code=STOPPED)
+        self.assertEqual(self.lines("longer", "val_loss"), [])
+        self.small("longer", *validated, "10", "--checkpoint.at_end", "false")
+        self.small("longer", *validated, "10")
+        self.assertEqual([(line["step"], line["val_loss"]) for line in self.lines("longer", "val_loss")],
+                         [(line["step"], line["val_loss"]) for line in self.lines("straight", "val_loss")])
+        self.assertEqual(self.manifest("longer", 5)["validation_loss"], self.lines("longer", "val_loss")[0]["val_loss"])
 
     def test_a_stop_says_what_goes_on(self):
         open(self.path("stop"), "w").close()
