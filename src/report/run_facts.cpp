@@ -88,9 +88,10 @@ Json json_of(const std::optional<RunFacts::Loss>& loss) {
 }  // namespace
 
 std::string RunFacts::state() const {
+  const bool is_through = steps > 0 && step >= steps && last_end != "stopped";
   return is_running                                    ? "running"
-         : steps > 0 && step >= steps                  ? "finished"
-         : last_end == "running" || last_end == "died" ? "died"
+         : last_end == "running" || last_end == "died" ? "died"  // perhaps in the last validation
+         : is_through                                  ? "finished"
          : step > 0                                    ? "stopped"
                                                        : "new";
 }
@@ -117,7 +118,7 @@ std::string RunFacts::json() const {
   if (usd > 0) {
     text["usd"] = usd;
   }
-  return text.dump();
+  return text.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 bool is_run(const std::string& folder) {

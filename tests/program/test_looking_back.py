@@ -88,6 +88,15 @@ class LookingBack(Workspace):
         self.assertRegex(self.shown("inspect", self.path("runs")), r"(?m)^wide +stopped +10/40 ")
 
     def test_a_run_whose_last_start_never_ended_died(self):
+        report = os.path.join(self.run_folder("first"), "report.json")
+        with open(report) as file:
+            text = file.read()
+        for state in ["stopped", "died"]:  # in the validation after the last step
+            with open(report, "w") as out:
+                out.write(text.replace('"state": "finished"', f'"state": "{state}"'))
+            self.assertRegex(self.shown("inspect", self.path("runs")), fr"(?m)^first +{state} +20/20 ")
+        with open(report, "w") as out:
+            out.write(text)
         report = os.path.join(self.run_folder("wide"), "report.json")
         with open(report) as file:
             text = file.read()
