@@ -22,8 +22,8 @@ constexpr const char* kTextUsage = R"(tandem prepare text: makes a dataset of to
   tandem prepare text --input FILE [FILE ...] --output FILE.h5 --tokenizer char
   tandem prepare text --input web.jsonl.gz --output web.h5 --tokenizer gpt2 --vocab FOLDER_OF_ENCODER_JSON_AND_VOCAB_BPE
 
-Reads plain text, .jsonl (a record a line) and .csv, each also as .gz. The last part of the text becomes the validation
-set; of a list, such as one name a line, --shuffle-records makes it a random part.)";
+Reads plain text, .jsonl or .json (a record a line) and .csv, each also as .gz. The last part of the text becomes the
+validation set; of a list, such as one name a line, --shuffle-records makes it a random part.)";
 
 constexpr const char* kSftUsage = R"(tandem prepare sft: makes a dataset from instruction data
 

@@ -18,7 +18,7 @@ namespace tandem {
 enum class TokenizerKind : uint8_t { kChar, kBytes, kGpt2, kHuggingFace, kBpe };
 
 struct PrepareTextOptions {
-  std::vector<std::string> input;  // --input: plain text, .jsonl, .ndjson, .csv; each may be .gz
+  std::vector<std::string> input;  // --input: plain text, lines of JSON, .csv; each may be .gz
   std::string output;              // --output
   TokenizerKind tokenizer = TokenizerKind::kChar;  // --tokenizer
   // --vocab: folder with encoder.json and vocab.bpe (gpt2), or with tokenizer.json (kHuggingFace)
@@ -36,7 +36,7 @@ struct PrepareTextOptions {
 };
 
 struct PrepareSftOptions {
-  std::vector<std::string> input;          // --input: .jsonl, .ndjson, .csv; each may be .gz
+  std::vector<std::string> input;          // --input: lines of JSON, .csv; each may be .gz
   std::string output;                      // --output
   std::string tokenizer;                   // --tokenizer: folder with tokenizer.json
   std::string form = "plain";              // --template: plain, chatml, llama3

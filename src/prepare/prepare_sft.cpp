@@ -76,7 +76,7 @@ std::vector<ChatTokens> read_examples(const PrepareSftOptions& options, Tokenize
       };
       for_each_csv_row(file, options.limit, bad, use);
     } else {
-      fail(ExitCode::kConfig, "--input ", file, ": expected .jsonl, .ndjson or .csv");
+      fail(ExitCode::kConfig, "--input ", file, ": expected .jsonl, .ndjson, .json or .csv");
     }
   }
   bad->finish();

@@ -15,7 +15,7 @@ TextFormat text_format_of(const std::string& file) {
     name = name.stem();
   }
   const std::string extension = name.extension();
-  if (extension == ".jsonl" || extension == ".ndjson") {
+  if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") {
     return TextFormat::kJsonLines;
   }
   return extension == ".csv" ? TextFormat::kCsv : TextFormat::kPlain;

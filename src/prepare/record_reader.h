@@ -11,7 +11,8 @@
 
 namespace tandem {
 
-// By the name of a file, which may end in .gz: .jsonl and .ndjson, .csv, and everything else.
+// By the name of a file, which may end in .gz: .jsonl, .ndjson and .json (web corpora call lines of
+// JSON so), .csv, and everything else.
 enum class TextFormat { kPlain, kJsonLines, kCsv };
 TextFormat text_format_of(const std::string& file);
 

@@ -241,7 +241,7 @@ void for_each_block(const TextDocument& document,
 
 void check_text_input(const PrepareTextOptions& options) {
   if (options.field && !any_is(options, TextFormat::kJsonLines)) {
-    fail(ExitCode::kConfig, "--field: there is no .jsonl file in --input");
+    fail(ExitCode::kConfig, "--field: there is no .jsonl, .ndjson or .json file in --input");
   }
   if (options.column && !any_is(options, TextFormat::kCsv)) {
     fail(ExitCode::kConfig, "--column: there is no .csv file in --input");

@@ -1,11 +1,11 @@
 // Reads the documents of text files: plain text, JSON lines, CSV.
 //
-// The name of a file decides: .jsonl and .ndjson hold one JSON object per line with the text in one
-// field, .csv a header row and one record per row with the text in one column, everything else is
-// one document of plain text. Each may be gzip-compressed (.gz after the rest of the name). Broken
-// UTF-8 becomes U+FFFD (src/data/utf8.h) and is counted. Nothing else is changed: line ends and
-// byte order marks of plain text stay. A plain text of which more than one character in a hundred
-// is broken or zero is no text, and an error.
+// The name of a file decides: .jsonl, .ndjson and .json hold one JSON object per line with the text
+// in one field, .csv a header row and one record per row with the text in one column, everything
+// else is one document of plain text. Each may be gzip-compressed (.gz after the rest of the name).
+// Broken UTF-8 becomes U+FFFD (src/data/utf8.h) and is counted. Nothing else is changed: line ends
+// and byte order marks of plain text stay. A plain text of which more than one character in a
+// hundred is broken or zero is no text, and an error.
 #pragma once
 
 #include <cstdint>

@@ -212,7 +212,9 @@ class Chats(Workspace):
         for words, code, said in [(["--template", "llama3"], CONFIG, r"no special token <\|begin_of_text\|>"),
                                   (["--template", "vicuna"], CONFIG, "vicuna"), (["--seed", "3"], CONFIG, "--seed has no meaning"),
                                   (["--tokenizer", self.path("none")], DATA, "none/tokenizer.json"),
-                                  (["--input", self.text_file], CONFIG, "words.txt: expected .jsonl, .ndjson or .csv"),
+                                  (["--input", self.text_file], CONFIG, "words.txt: expected .jsonl, .ndjson, .json or .csv"),
+                                  (["--input", self.write("twice.csv", "prompt,completion,prompt\n")], DATA,
+                                   "twice.csv: several columns are called 'prompt'"),
                                   (["--input", self.write("empty.jsonl", ""), "--max-bad", "3"], DATA, "empty.jsonl: holds no record")]:
             with self.subTest(said):
                 given = [] if "--input" in words else ["--input", lines]

@@ -352,7 +352,8 @@ TEST(PrepareText, WrongInputIsNamed) {
   expect_error(ExitCode::kConfig, {"--column: there is no .csv"}, [&] { prepare_text(options); });
   options.column.reset();
   options.field = "body";
-  expect_error(ExitCode::kConfig, {"--field: there is no .jsonl"}, [&] { prepare_text(options); });
+  expect_error(ExitCode::kConfig, {"--field: there is no .jsonl, .ndjson or .json file"},
+               [&] { prepare_text(options); });
   const auto expect_data_error = [&](const std::string& input, const std::string& message) {
     expect_error(ExitCode::kData, {message}, [&] { prepare_text(text_options(folder, {input})); });
   };

@@ -61,7 +61,8 @@ TEST(TextRecords, TheNameOfAFileSaysHowItIsRead) {
   PrepareTextOptions options;
   for (const auto& [name, content] : {std::pair<std::string, std::string>{"a.ndjson", lines},
                                       {"b.JSONL", lines},
-                                      {"c.jsonl.gz", gzip(lines)}}) {
+                                      {"c.jsonl.gz", gzip(lines)},
+                                      {"c4-train.json.gz", gzip(lines)}}) {
     options.input = {folder.write(name, content)};
     EXPECT_EQ(read_records(options).texts, (Strings{"red", "blue"})) << name;
   }
