@@ -64,6 +64,11 @@ std::vector<ChatTokens> read_examples(const PrepareSftOptions& options, Tokenize
       const auto use = [&](std::vector<std::string> fields, const std::string& place) {
         if (header.empty()) {
           header = std::move(fields);
+          for (const std::string& name : header) {
+            if (is_sft_field(name) && std::ranges::count(header, name) > 1) {
+              fail_data(place, ": several columns are called '", name, "'; rename all but one");
+            }
+          }
           return;
         }
         nlohmann::json record = nlohmann::json::object();

@@ -73,14 +73,20 @@ void require_one_reading(const Json& record) {
   }
 }
 
-// The templates have no text for tools.
-void refuse_tools(const Json& object) {
-  for (const char* name : {"tools", "functions", "tool_calls", "function_call"}) {
+// Throws BadRecord for a field that says what would be dropped.
+void refuse(const Json& object, std::initializer_list<const char*> names, const char* instead) {
+  for (const char* name : names) {
     const auto found = object.find(name);
-    if (found != object.end() && !found->empty()) {
-      throw BadRecord(str("field '", name, "' is not supported; leave out records with tools"));
+    if (found != object.end() && !found->empty() && *found != "") {
+      throw BadRecord(str("field '", name, "' is not supported; ", instead));
     }
   }
+}
+
+// The templates have no text for tools.
+void refuse_tools(const Json& object) {
+  refuse(object, {"tools", "functions", "tool_calls", "function_call"},
+         "leave out records with tools");
 }
 
 // Throws BadRecord for what OpenAI's chats may have, and would not be learned as it is meant.
@@ -89,6 +95,7 @@ void refuse_unread(const Json& record) {
   const Json& messages = record["messages"];
   for (size_t i = 0; i < messages.size(); ++i) {
     refuse_tools(messages[i]);
+    refuse(messages[i], {"reasoning_content", "thinking"}, "what is to be learned is content");
     const auto weight = messages[i].find("weight");
     if (messages[i]["role"] == "assistant" && weight != messages[i].end() && !weight->is_null() &&
         *weight != 1) {
@@ -102,6 +109,7 @@ void refuse_unread(const Json& record) {
 std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
   const bool is_plain = form == "plain";
   require_one_reading(record);
+  refuse(record, {"system", "history"}, "make it a part of messages");
   if (has(record, "messages")) {
     if (is_plain) {
       throw BadRecord("field 'messages' needs --template chatml or llama3");
@@ -133,8 +141,9 @@ std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
 }  // namespace
 
 bool is_sft_field(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kFields = {
-      "messages", "prompt", "completion", "instruction", "input", "output", "tools", "functions"};
+  constexpr std::array<std::string_view, 10> kFields = {
+      "messages", "prompt", "completion", "instruction", "input",
+      "output",   "system", "history",    "tools",       "functions"};
   return std::ranges::count(kFields, name) > 0;
 }
 

@@ -181,6 +181,10 @@ class Chats(Workspace):
                              (changed(tool_calls=[{"type": "function"}]), "field 'tool_calls' is not supported"),
                              (changed(function_call={"name": "f"}), "field 'function_call' is not supported"),
                              ({**turns("user", "assistant"), "tools": [{"type": "function"}]}, "field 'tools' is not supported"),
+                             ({"system": "c", "instruction": "a", "output": "b"}, "field 'system' is not supported; make it a part of messages"),
+                             ({**turns("user", "assistant"), "system": "c"}, "field 'system' is not supported"),
+                             ({"history": [["a", "b"]], "prompt": "a", "completion": "b"}, "field 'history' is not supported"),
+                             (changed(reasoning_content="first"), "field 'reasoning_content' is not supported"),
                              ({**turns("user", "assistant"), "prompt": "a", "completion": "b"},
                               "both messages and prompt with completion; keep one of them"),
                              ({"instruction": "a", "output": "b", "prompt": "a", "completion": "b"},
@@ -202,7 +206,7 @@ class Chats(Workspace):
     def test_fields_that_say_nothing_change_nothing(self):
         plain = turns("user", "assistant")
         for record in [changed(weight=1), changed(weight=None), changed(tool_calls=[], function_call=None), {**plain, "tools": []},
-                       {**plain, "tools": None, "completion": None}, {**plain, "prompt": "a", "prompt_id": "7"}]:
+                       changed(reasoning_content=""), {**plain, "tools": None, "system": "", "history": [], "completion": None}, {**plain, "prompt": "a", "prompt_id": "7"}]:
             with self.subTest(record):
                 first, second = sft_files.prepared(self, [plain, record], self.qwen, "chatml").examples
                 self.assertEqual(first, second)
