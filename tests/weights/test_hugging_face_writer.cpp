@@ -226,14 +226,15 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
     bool qkv_bias, attention_bias;
     int64_t sliding_window;
     bool qk_norm = false;
+    int64_t heads = 4;
   };
   const auto write = [&](const Case& of) {
     Transformer model(resolved({.style = kLlama,
                                 .vocab = 11,
                                 .context = 9,
                                 .layers = 2,
-                                .heads = 4,
-                                .kv_heads = 2,
+                                .heads = of.heads,
+                                .kv_heads = of.heads == 3 ? 1 : 2,
                                 .head_width = of.head_width,
                                 .width = 8,
                                 .qkv_bias = of.qkv_bias,
@@ -248,6 +249,7 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
                          {"Qwen2ForCausalLM", 4, true, false, 0},
                          {"Qwen2ForCausalLM", 2, true, false, 5},
                          {"MistralForCausalLM", 6, false, false, 5},
+                         {"MistralForCausalLM", 6, false, false, 0, false, 3},
                          {"Qwen3ForCausalLM", 6, false, false, 0, true},
                          {"Qwen3ForCausalLM", 2, false, true, 5, true}}) {
     SCOPED_TRACE(of.architecture);
@@ -260,9 +262,9 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
     EXPECT_EQ(read.attention_bias, of.attention_bias);
     EXPECT_EQ(read.qk_norm, of.qk_norm);
     const std::string attention = "model.layers.1.self_attn.";
-    EXPECT_EQ(theirs(attention + "q_proj.weight", {4 * of.head_width, 8}),
+    EXPECT_EQ(theirs(attention + "q_proj.weight", {of.heads * of.head_width, 8}),
               all("param/blocks.1.attn.q.weight"));
-    EXPECT_EQ(theirs(attention + "o_proj.weight", {8, 4 * of.head_width}),
+    EXPECT_EQ(theirs(attention + "o_proj.weight", {8, of.heads * of.head_width}),
               all("param/blocks.1.attn.proj.weight"));
     EXPECT_EQ(names().count(attention + "q_proj.bias"), read.has_qkv_bias());
     EXPECT_EQ(names().count(attention + "o_proj.bias"), of.attention_bias);
@@ -280,6 +282,7 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
   }
   for (const auto& [of, words] :
        {std::pair{Case{"", 2, false, true, 5}, "model.attention_bias and model.sliding_window"},
+        {Case{"", 6, false, true, 0, false, 3}, "a model.width that model.heads does not divide"},
         {Case{"", 2, true, false, 0, true}, "model.qk_norm and model.qkv_bias"}}) {
     try {
       write(of);

@@ -88,7 +88,9 @@ void write_all(const TensorSource& weights, const std::vector<Exported>& tensors
   writer.commit();
 }
 
-std::string text_of(const Json& json) { return json.dump(2) + "\n"; }
+std::string text_of(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 // As transformers 4 writes it; 5 reads it, too.
 Json rope_scaling(const RopeFrequencies& rope) {
@@ -134,7 +136,8 @@ Family family_of(const TransformerConfig& config) {
   if (!config.qk_norm && three_biases) {
     return {"Qwen2ForCausalLM", "qwen2"};
   }
-  if (!config.qk_norm && config.sliding_window == 0) {
+  // transformers refuses a Llama of other widths, also where head_dim is given.
+  if (!config.qk_norm && config.sliding_window == 0 && config.width % config.heads == 0) {
     return {"LlamaForCausalLM", "llama"};
   }
   if (!config.qk_norm && !config.attention_bias) {
@@ -142,7 +145,8 @@ Family family_of(const TransformerConfig& config) {
   }
   fail(ExitCode::kConfig, "no architecture of transformers has ",
        config.qk_norm ? "model.qk_norm and model.qkv_bias without model.attention_bias"
-                      : "model.attention_bias and model.sliding_window without model.qk_norm");
+                      : "model.attention_bias and model.sliding_window without model.qk_norm, or "
+                        "model.attention_bias and a model.width that model.heads does not divide");
 }
 
 Json llama_config(const TransformerConfig& config) {
@@ -167,6 +171,8 @@ Json llama_config(const TransformerConfig& config) {
     json["sliding_window"] = config.sliding_window;
     json["use_sliding_window"] = true;  // of Qwen
     json["max_window_layers"] = 0;      // all layers have one
+  } else if (family.model_type == std::string_view("mistral")) {
+    json["sliding_window"] = nullptr;  // its default is 4096
   }
   return json;
 }
