@@ -14,6 +14,7 @@
 #include "src/weights/make_model.h"
 #include "src/weights/merged_adapters.h"
 #include "src/weights/piece_source.h"
+#include "src/weights/run_directory.h"
 #include "src/weights/stored_weights.h"
 
 namespace tandem {
@@ -135,10 +136,25 @@ void write_resnet(const std::string& checkpoint, const ForeignNames& names,
   write_torchvision(reader, names, options, folder);
 }
 
+// The window of what the run began with; 0 if it began with nothing, or that cannot be read.
+int64_t first_window(const std::string& checkpoint, const std::string& init_from) {
+  if (init_from.empty()) {
+    return 0;
+  }
+  try {
+    const std::string began = RunDirectory::of(checkpoint).find(init_from);
+    return config_of(resolve_checkpoint(began)).model->context();
+  } catch (const Error& error) {
+    complain(str("the exported model reads no further than it was trained: ", error.what()));
+    return 0;
+  }
+}
+
 void write_model(const Request& request, Control& control, const StoredModel& stored,
                  const std::string& folder) {
   const std::string& checkpoint = stored.checkpoint;
-  const ModelConfig model = config_of(stored).model;
+  const Config config = config_of(stored);
+  const ModelConfig& model = config.model;
   ExportOptions options{.dtype = request.dtype,
                         .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
   const ForeignNames* names = model->foreign_names();
@@ -161,9 +177,10 @@ void write_model(const Request& request, Control& control, const StoredModel& st
   Transformer whole(sizes);
   const auto weights = open_weights(control, stored, whole);
   const std::string home = weights->home_of(std::string(kEmbedding));
-  if (request.merge) {  // the base reads as far as before, also if its adapters saw shorter texts
-    sizes.context = std::max(sizes.context, config_of(home).model->context());
-  }
+  // It reads as far as before, also if it was trained on shorter texts since.
+  sizes.context = std::max(sizes.context,
+                           request.merge ? config_of(home).model->context()
+                                         : first_window(checkpoint, config.checkpoint.init_from));
   options.around_text = write_tokenizer(request, checkpoint, sizes.context, folder);
   if (is_hugging_face(checkpoint)) {
     const std::vector<int32_t> begins = hugging_face_tokens(checkpoint, "bos_token_id");
@@ -189,15 +206,16 @@ void write_model(const Request& request, Control& control, const StoredModel& st
 void export_model(const Request& request, Control& control) {
   std::string output = fs::path(request.output).lexically_normal().string();
   output = output.ends_with("/") ? output.substr(0, output.size() - 1) : output;
-  if (fs::exists(output) && !(fs::is_directory(output) && fs::is_empty(output))) {
+  const fs::file_status there = fs::symlink_status(output);
+  if (fs::exists(there) && !(fs::is_directory(there) && fs::is_empty(output))) {
     fail(ExitCode::kConfig, "--output ", output, ": exists; name another folder");
-  }
-  if (std::error_code error; fs::exists(output) && !fs::remove(output, error)) {
-    fail(ExitCode::kConfig, "--output ", output, ": is in use (", error.message(),
-         "); name a folder that is not there yet");
   }
   const StoredModel stored =
       resolve_model(control, request.checkpoint, request.base, request.adapter);
+  if (std::error_code error; fs::exists(there) && !fs::remove(output, error)) {
+    fail(ExitCode::kConfig, "--output ", output, ": is in use (", error.message(),
+         "); name a folder that is not there yet");
+  }
   const std::string partial = output + ".partial";
   remove_tree(partial);
   make_directories(partial);

@@ -227,6 +227,11 @@ class Export(Workspace):
         with open(os.path.join(folder + ".partial", "model-00001-of-00002.safetensors.partial"), "w") as file:
             file.write("half")
         os.makedirs(folder)  # empty
+        self.check(run("export", "--checkpoint", self.path("nowhere"), "--output", folder), DATA)
+        os.symlink(folder, self.path("link"))
+        linked = self.check(run("export", "--checkpoint", self.run_folder("again"), "--output", self.path("link")), CONFIG)
+        self.assert_one_line(linked, "link: exists; name another folder")
+        self.assertEqual(os.listdir(folder), [])
         self.check(run("export", "--checkpoint", self.run_folder("again"), "--output", folder + "/"))
         self.assertEqual(sorted(os.listdir(folder)), FILES)
         self.assertFalse(os.path.exists(folder + ".partial"))

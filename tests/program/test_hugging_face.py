@@ -10,6 +10,7 @@ import math
 import os
 import random
 import re
+import shutil
 import struct
 
 import tandem_program
@@ -115,6 +116,19 @@ class HuggingFace(Workspace):
         self.assertRegex(said, r"\n  nothing is at checkpoint.init_from = \S+/movable, which may have said them; "
                                r"if it was moved, checkpoint.base says where to\n\Z")
         self.start("movable", "tuned", *tuned, "--train.steps", "9", "--checkpoint.base", self.path("moved"))
+
+    def test_an_export_reads_as_far_as_the_model_before(self):
+        def exported():
+            shutil.rmtree(self.path("longer"), ignore_errors=True)
+            said = self.check(run("export", self.run_folder("tuned-shorter"), "--output", self.path("longer"))).stderr
+            with open(self.path("longer/config.json")) as file:
+                return json.load(file)["max_position_embeddings"], said
+        self.make("original", LLAMA)
+        self.start("original", "tuned-shorter", "--model.context", "8")
+        self.assertEqual(exported()[0], POSITIONS)
+        shutil.rmtree(self.path("original"))
+        self.assertEqual(exported()[0], 8)
+        self.assertRegex(exported()[1], "the exported model reads no further than it was trained: .*original")
 
     def test_settings_come_from_config_json(self):
         self.start("llama", "settings")
