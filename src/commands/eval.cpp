@@ -167,14 +167,21 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
   DatasetInfo sizes{.kind = DatasetKind::kText};
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<NewFile> output;
-  std::string hash;  // of the questions, which are read twice: all errors come before the work
+  std::string hash;       // of the questions, which are read twice: all errors come before the work
+  int64_t window = 2048;  // several choices share one
   const Config config = config_of(stored);
   agree(control, [&] {
     require_text_model(config, stored.checkpoint);
     sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();
-    hash = read_questions(request.choices, request.shots, *tokenizer, context, [](auto, auto) {});
+    hash = read_questions(request.choices, request.shots, *tokenizer, context,
+                          [&](auto, const auto& tokens) {
+                            for (const ChoiceTokens& choice : tokens) {
+                              window = std::max(window, std::ssize(choice.all));
+                            }
+                          });
+    window = std::min(window, context);
     if (control.rank() == 0 && !request.output.empty()) {
       clean_up_on_signals(request.output);
       output.emplace(request.output);
@@ -193,7 +200,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
     }
   };
   ChoiceScorer scorer(*trained.model, trained.context(machine), upload, machine.mesh()->model(),
-                      context, request.batch > 0 ? request.batch : config.eval_batch(), use);
+                      window, request.batch > 0 ? request.batch : config.eval_batch(), use);
   const std::string again = read_questions(
       request.choices, request.shots, *tokenizer, context,
       [&](auto record, const auto& tokens) { scorer.add(std::move(record), tokens); });

@@ -203,7 +203,7 @@ void generate(const Request& request, World& world) {
   std::optional<NewFile> output;
   const bool is_first = world.rank() == 0;
   Fnv1a<uint64_t> hash;
-  int64_t prompts = 0, cut = 0;
+  int64_t prompts = 0, cut = 0, longest = 0;
   agree(control, [&] {
     config = config_of(stored);
     require_text_model(config, checkpoint);
@@ -216,6 +216,7 @@ void generate(const Request& request, World& world) {
       hash.add(prompt);
       std::ranges::for_each(tokens, [&](int64_t token) { hash.add(token); });
       ++prompts;
+      longest = std::max(longest, std::ssize(tokens));
       cut += std::ssize(tokens) > config.model->context() ? 1 : 0;
     });
     if (prompts == 0) {
@@ -239,7 +240,11 @@ void generate(const Request& request, World& world) {
   const auto began = std::chrono::steady_clock::now();
   const int64_t side_by_side =
       request.input.empty() ? std::min(request.batch, request.samples) : request.batch;
-  const std::unique_ptr<Decoder> decoder = decoder_of(trained, machine, side_by_side);
+  // The keys and values of a large window may need more memory than the model.
+  const int64_t context = config.model->context();
+  const std::unique_ptr<Decoder> decoder =
+      decoder_of(trained, machine, side_by_side,
+                 request.tokens < context - longest ? longest + request.tokens : context);
   TextBatch batch(*decoder, machine.stream, tokenizer->vocab_size());
   Texts texts(request, batch, *tokenizer, is_first && !request.json && request.output.empty(),
               output ? &*output : nullptr);

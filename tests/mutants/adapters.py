@@ -35,7 +35,7 @@ MUTANTS = [
     Mutant("export: transformers refuses a Llama's width", "src/weights/hugging_face/writer.cpp",
            " && config.width % config.heads == 0", "", ["weights.hugging_face_writer HuggingFaceWriter.FamiliesOfLlama"]),
     Mutant("a model that was fine-tuned reads no further than that", "src/commands/export.cpp",
-           ": first_window(checkpoint, config.checkpoint.init_from)", ": 0",
+           ": first_window(checkpoint, config.checkpoint.init_from)", ": 0 * first_window(checkpoint, config.checkpoint.init_from)",
            ["program.hugging_face HuggingFace.test_an_export_reads_as_far_as_the_model_before"]),
     Mutant("lora: a merged model reads no further than its adapters did", "src/commands/export.cpp",
            "request.merge ? config_of(home).model->context()", "request.merge ? 0", [RUNS + "test_exports"]),

@@ -116,7 +116,7 @@ MUTANTS = [
            "{shape[1], 2 * shape[1]}, name", "{0, shape[1]}, name",
            ["weights.hugging_face_writer"]),
     Mutant("export writes into a folder that holds something", "src/commands/export.cpp",
-           "fs::is_directory(output) && fs::is_empty(output)", "fs::is_directory(output)",
+           "fs::is_directory(there) && fs::is_empty(output)", "fs::is_directory(there)",
            ["program.export Export.test_what_is_refused"]),
     Mutant("tensors that the model has not are overlooked", "src/weights/piece_source.cpp",
            'unknown == tensors.end() ? "" : unknown->name', '""',

@@ -10,6 +10,7 @@ import math
 import os
 import random
 import re
+import resource
 import shutil
 import struct
 
@@ -267,6 +268,15 @@ class HuggingFace(Workspace):
             self.assertGreater(len(want), 5)
             self.assertEqual(got, want)
 
+    def test_a_large_window_costs_what_is_used_of_it(self):
+        """Keys and values of all of it would be 550 GB, and a batch of it more than the 2 GiB that eval has here."""
+        self.make("long", {**LLAMA, "max_position_embeddings": 1 << 22})
+        self.generated("long", "--samples", "1024", "--batch", "1024", "--tokens", "2")
+        with open(self.path("questions.jsonl"), "w") as file:
+            file.write('{"prompt": "a", "choices": ["b", "c"], "label": 0}\n')
+        self.check(run("eval", self.path("long"), "--choices", self.path("questions.jsonl"), "--tokenizer", self.bytes, "--threads", "1",
+                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))))
+
     def test_generation_ends_at_an_end_token(self):
         self.assert_one_line(self.check(run("generate", "--checkpoint", self.path("gpt2")), CONFIG), "--tokenizer FILE.h5")
         start = tensors_in(self.path("llama"))
@@ -274,7 +284,7 @@ class HuggingFace(Workspace):
         self.assertEqual(tensors_in(self.path("ends")), start)
         free = self.generated("ends", "--temperature", "1").stdout
         self.make("ends", LLAMA, end_tokens=range(256))
-        self.assertEqual(self.generated("ends", "--temperature", "1").stdout, "\n")
+        self.assertEqual(self.generated("ends", "--temperature", "1", "--tokens", 2**63 - 1).stdout, "\n")
         self.assertGreater(len(free), 1)
 
 
