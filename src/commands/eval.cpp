@@ -117,7 +117,8 @@ void print(const TrainedModel& trained, const Evaluation& result, bool as_json) 
                                    {"targets", result.targets},
                                    {"val_loss", result.loss},
                                    {measure, value}};
-    show("%s\n", json.dump().c_str());
+    show("%s\n",
+         json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return;
   }
   show("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);
@@ -141,7 +142,8 @@ void print(const Request& request, const TrainedModel& trained, const ChoiceEval
                                          {"acc_stderr", acc.error()},
                                          {"acc_norm", norm.value()},
                                          {"acc_norm_stderr", norm.error()}};
-    show("%s\n", json.dump().c_str());
+    show("%s\n",
+         json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return;
   }
   show("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);

@@ -268,7 +268,9 @@ void generate(const Request& request, World& world) {
     json["tokens"] = texts.tokens();
     json["seconds"] = seconds.count();
     json["tokens_per_s"] = static_cast<double>(texts.tokens()) / seconds.count();
-    std::printf("%s\n", json.dump().c_str());
+    std::printf(
+        "%s\n",
+        json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   }
 }
 

@@ -330,7 +330,7 @@ std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInf
   for (const EstimateRow& row : rows) {
     all["rows"].push_back(json_of(row, job));
   }
-  return all.dump();
+  return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string ops_text(const std::string& title, const std::vector<OpCost>& ops,

@@ -110,6 +110,16 @@ class LookingBack(Workspace):
         with open(report, "w") as out:
             out.write(text)
 
+    def test_a_path_of_any_bytes_has_a_json(self):
+        odd = os.fsdecode(os.path.join(os.fsencode(self.path("odd")), b"r\xe9n"))
+        shutil.copytree(self.run_folder("first"), odd)
+        for command, key in [("inspect", "path"), ("eval", "checkpoint")]:
+            self.assertIn("/r\ufffdn", json.loads(self.shown(command, odd, "--json"))[key])
+        shutil.copy(self.text, os.path.join(odd, "text.h5"))
+        estimated = self.shown("estimate", "--model.width", "32", "--data.path", os.path.join(odd, "text.h5"), "--json")
+        self.assertIn("/r\ufffdn/", json.loads(estimated)["data"])
+        shutil.rmtree(self.path("odd"))
+
     def test_damaged_and_unfinished_runs_do_not_stop_the_table(self):
         shutil.copytree(self.run_folder("first"), self.path("others/cut"))
         with open(self.path("others/cut/metrics.jsonl"), "r+") as log:
