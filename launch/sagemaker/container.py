@@ -80,8 +80,9 @@ class Container:
         return self.path("input", "data", SHARED, *names)
 
     def run_dir(self):
-        kept = self.path("checkpoints") if len(self.hosts) == 1 else self.shared()
-        chosen = self.settings.get("run.dir", kept if len(self.hosts) == 1 else self.shared("runs"))
+        on_fsx = SHARED in self.channels or len(self.hosts) > 1
+        kept = self.shared() if on_fsx else self.path("checkpoints")
+        chosen = self.settings.get("run.dir", self.shared("runs") if on_fsx else kept)
         if os.path.commonpath([kept, os.path.abspath(chosen)]) != kept:
             raise Failure(CONFIG, f"run.dir = {chosen} is lost with the container: leave it out, or choose a folder in {kept}")
         return chosen

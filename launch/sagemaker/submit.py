@@ -37,10 +37,10 @@ def parser():
     p.add_argument("--image", type=IMAGE, required=True, metavar="URI", help="of launch/docker, in ECR")
     p.add_argument("--role", type=ROLE, required=True, metavar="ARN", help="that the job takes on")
     p.add_argument("--data", type=S3, metavar="S3", help="the channel `data`: all that begins with this, with one .h5 file")
-    p.add_argument("--checkpoints", type=S3, metavar="S3", help="keeps the run of one instance, for the next job too")
+    p.add_argument("--checkpoints", type=S3, metavar="S3", help="keeps the run, for the next job too, without --fsx")
     p.add_argument("--output", type=S3, metavar="S3", help="for the model and TensorBoard (`output/` beside --checkpoints)")
     p.add_argument("--fsx", type=like(FILE_SYSTEM, "fs-0123456789abcdef0:/MOUNT/FOLDER", 4096), metavar="ID:/PATH",
-                   help="FSx for Lustre, channel `fsx`: the run of several instances")
+                   help="FSx for Lustre, channel `fsx`: keeps the run, also of several instances")
     p.add_argument("--subnet", type=like("subnet-[0-9a-f]+", "subnet-0123456789abcdef0", 32), action="append", default=[],
                    metavar="ID", help="of the file system")
     p.add_argument("--security-group", type=like("sg-[0-9a-f]+", "sg-0123456789abcdef0", 32), action="append", default=[],
@@ -96,7 +96,7 @@ def problems(chosen):
         (chosen.nodes > 1 and not chosen.fsx, f"--nodes {chosen.nodes} needs --fsx: several instances share nothing else"),
         (in_vpc and not (chosen.subnet and chosen.security_group), "--fsx needs --subnet and --security-group: it is in a VPC"),
         (not chosen.data and not chosen.fsx, "there is no data: give --data or --fsx"),
-        (chosen.spot and chosen.nodes == 1 and not chosen.checkpoints, "--spot needs --checkpoints: an interrupted job would begin anew"),
+        (not chosen.checkpoints and not chosen.fsx, "nothing keeps the run: give --checkpoints or --fsx"),
         (wait and not chosen.spot, "--max-wait is for --spot"),
         (wait and wait < chosen.max_run, f"--max-wait {wait} is less than --max-run {chosen.max_run}: it counts the waiting too"),
         (chosen.checkpoints and f"{chosen.output}/".startswith(chosen.checkpoints.rstrip("/") + "/"),

@@ -160,7 +160,8 @@ def advice(chosen, row):
         sentence += f" Spot costs less than on demand up to {row['spot_pays_up_to']:.3g} interruptions of a node a day."
     job = shlex.join(["train", *chosen.config_words, *assignments(settings)])
     if chosen.market == "sagemaker":
-        start = f"launch/sagemaker/submit.py --instance ml.{row['instance']} --nodes {row['nodes']} --image URI --role ARN --data S3 --output S3"
+        storage = "--data S3 --checkpoints S3" if row["nodes"] == 1 else "--fsx FSX --subnet SUBNET --security-group GROUP --output S3"
+        start = f"launch/sagemaker/submit.py --instance ml.{row['instance']} --nodes {row['nodes']} --image URI --role ARN {storage}"
     else:
         hosts = "--hostfile hosts" if row["nodes"] > 1 else f"--hosts localhost:{row['gpus']}"
         start = f"launch/run.sh {hosts}" + f" --market {chosen.market}" * (chosen.market != "on_demand")

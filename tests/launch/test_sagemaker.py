@@ -121,6 +121,11 @@ class OneHost(Sagemaker):
         self.assertEqual(tensors_in(os.path.join(self.ml, "model")), tensors_in(os.path.join(run, "checkpoints/best")))
         self.assertRegex(best[0], "^step-0000000[36]$")
 
+    def test_one_host_with_fsx_keeps_its_run_there(self):
+        self.finished(self.start("fsx", channels={"fsx": {"words.h5": self.text}}), 0)
+        self.assertEqual(len(losses(os.path.join(self.ml, "input/data/fsx/runs/fsx"))), 4)
+        self.assertFalse(os.path.exists(os.path.join(self.ml, "checkpoints")))
+
     def test_hosts_that_are_named_go_before_those_of_the_service(self):
         self.finished(self.start("named", config="no.cfg"), CONFIG)
         done = subprocess.run([RUN, "--tandem", tandem_program.TANDEM, "--hosts", "localhost:2", "--print", "--", "train", "--data.path", "x"],

@@ -116,7 +116,8 @@ class Requests(unittest.TestCase):
         for options, line in [
                 ({**ONE, "--nodes": "2"}, "--nodes 2 needs --fsx: several instances share nothing else"),
                 ({**ONE, "--output": "s3://b/runs/book/o"}, "--output is in --checkpoints, which a restart copies back: choose a folder be"),
-                (without("--checkpoints", SPOT), "--spot needs --checkpoints: an interrupted job would begin anew"),
+                *(({**without("--checkpoints", options), "--output": "s3://b/o"}, "nothing keeps the run: give --checkpoints or --fsx")
+                  for options in [ONE, SPOT]),
                 ({**SPOT, "--max-wait": "599"}, "--max-wait 599 is less than --max-run 600: it counts the waiting too"),
                 ({**ONE, "--max-wait": "900"}, "--max-wait is for --spot"),
                 ({**ONE, "--instance": "ml.p4d.48xlarge"}, "--instance ml.p4d.48xlarge is not in launch/instances.json, which"),
@@ -214,7 +215,7 @@ class Model(unittest.TestCase):
 
     def test_it_takes_the_requests(self):
         for options in [ONE, TWO, SPOT, LARGEST, {**without("--checkpoints", TWO), "--output": "s3://b/o", "--spot": True},
-                        {**ONE, "--image": IMAGE.replace("tandem", "team/a-b__c.d--e")}]:
+                        {**without("--checkpoints", SPOT), **FSX, "--output": "s3://b/o"}, {**ONE, "--image": IMAGE.replace("tandem", "team/a-b__c.d--e")}]:
             self.assertEqual(self.faults(request(options)), [])
 
     def test_planted_faults(self):

@@ -58,6 +58,17 @@ class Recommend(Workspace):
                                          f"(on demand, {price['date']}: {price['source']}).\n"), shown)
         self.assertIn(f"    launch/run.sh --hostfile hosts -- train --config {shlex.quote(GPT2[1])} {' '.join(chosen)}\n", shown)
 
+    def test_a_command_of_sagemaker_is_taken(self):
+        submit = os.path.join(self.launch, "sagemaker", "submit.py")
+        for nodes in [1, 2]:
+            command = self.answer(*GPT2, "--tokens", "1e9", "--instances", P4D, "--nodes", nodes, "--market", "sagemaker")["command"]
+            for word, value in [("URI", "123456789012.dkr.ecr.us-east-1.amazonaws.com/tandem:1"), ("ARN", "arn:aws:iam::123456789012:role/tandem"),
+                                ("S3", "s3://b/c"), ("FSX", "fs-0123456789abcdef0:/mount"), ("SUBNET", "subnet-0"), ("GROUP", "sg-0")]:
+                command = re.sub(rf" {word}\b", f" {value}", command)
+            program, *words = shlex.split(command)
+            self.assertEqual(program, "launch/sagemaker/submit.py")
+            self.check(subprocess.run([submit, "--dry-run", *words], capture_output=True, text=True))
+
     def test_no_other_settings_are_faster(self):
         [row] = self.answer(*GPT2, "--tokens", "1e9", "--instances", P4D, "--nodes", 1)["rows"]
         for zero in range(4):
