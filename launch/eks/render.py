@@ -108,7 +108,7 @@ def replica(chosen, count, container, volumes, affinity):
 
 
 def worker(chosen, machine):
-    # Whole machines. Kubernetes and its helpers need some of the memory and of the processors.
+    # Whole machines. Kubernetes and its helpers need some of the memory, and of the 4 processors that the smallest types have.
     everything = {"nvidia.com/gpu": machine["gpus"], "memory": f"{machine['host_memory_gib'] * 4 // 5}Gi"}
     if chosen.net == "efa":
         everything |= {"vpc.amazonaws.com/efa": machine["efa"], "hugepages-2Mi": HUGE_PAGES}
@@ -118,7 +118,7 @@ def worker(chosen, machine):
         "env": [{"name": "TANDEM_GRACE", "value": str(chosen.grace)}],
         "ports": [{"containerPort": SSH_PORT}],
         "startupProbe": {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 2, "failureThreshold": 150},
-        "resources": {"limits": everything, "requests": {**everything, "cpu": 4 * machine["gpus"]}},
+        "resources": {"limits": everything, "requests": {**everything, "cpu": 3 * machine["gpus"]}},
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
     }
     shared_memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}

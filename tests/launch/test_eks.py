@@ -33,11 +33,9 @@ sys.path += [os.path.join(LAUNCH, "run"), os.path.join(LAUNCH, "eks")]
 import render
 from hosts import the_platform_here
 
-LOST, CONFIG = 75, 2
-USER = "1000"
+LOST, CONFIG, USER = 75, 2, "1000"
 GOOD = {"--instance": "p4d.24xlarge", "--nodes": "2", "--image": "registry/tandem:1"}
-TRAIN = ["train", "--run.dir", "/fsx/runs"]
-LONG = 10**6  # steps
+TRAIN, LONG = ["train", "--run.dir", "/fsx/runs"], 10**6  # steps
 
 
 def words(train, options):
@@ -71,6 +69,8 @@ class Manifest(unittest.TestCase):
                 self.assertEqual(job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"], 3)
                 memory = int(limits["memory"].removesuffix("Gi")) + 10 * bool(efa)  # and huge pages
                 self.assertTrue(0.7 * machine["host_memory_gib"] < memory < 0.9 * machine["host_memory_gib"])
+                vcpus = 4 * int(re.search(r"\.(\d*)xlarge", name)[1] or 1)  # of which EKS keeps 0.08, and 0.0025 of each above 4
+                self.assertLess(worker["resources"]["requests"]["cpu"], vcpus - 0.08 - 0.0025 * (vcpus - 4))
                 terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
                 self.assertTrue(all({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [name, "ml." + name]}
                                     in term["matchExpressions"] for term in terms))

@@ -222,6 +222,8 @@ MUTANTS = [
     Mutant("Kubernetes puts its variables into arguments", EKS, 'word.replace("$", "$$")', "word",
            ["launch.eks Manifest.test_arguments_reach_the_program_unchanged"]),
     Mutant("a claim hides the program of the image", EKS, " or below(taken, folder)", "", ["launch.eks Manifest.test_bad_arguments"]),
+    Mutant("a worker asks for all processors of the smallest machine", EKS, '"cpu": 3 *', '"cpu": 4 *',
+           ["launch.eks Manifest.test_it_is_an_mpijob_of_whole_machines"]),
     Mutant("pods have no labels", EKS, '"template": {"metadata": {"labels": chosen.labels}', '"template": {"metadata": {"labels": {}}',
            ["launch.eks Manifest.test_the_largest_of_everything_is_taken"]),
     Mutant("a container writes as root", "launch/docker/entry.sh", '[ "$owner" -ne 0 ]', "false",
