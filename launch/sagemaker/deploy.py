@@ -3,9 +3,9 @@
 
     launch/sagemaker/deploy.py --model s3://b/runs/output/book/model.tar.gz --instance ml.g5.xlarge --image URI --role ARN
 """
+import argparse
 import json
 import os
-import re
 import sys
 import time
 
@@ -17,10 +17,11 @@ from submit import IMAGE, NAME, ROLE, S3, TAG, client, problems_of_tags
 
 OPTION = like(r"[a-z]+(-[a-z]+)*=\S+", "batch=32, of `tandem serve --help`", 1024)
 GIVEN = ("checkpoint", "name", "host", "port")  # launch/sagemaker/serve gives these
-OPTIONS = ("base", "adapter", "tokenizer", "template", "batch", "context", "queue", "max-body-kb", "timeout-s", "grace-s",
-           "device", "threads")
-# SageMaker gives up on an answer after 60 s, and kills a container 30 s after SIGTERM.
-SECONDS = {"timeout-s": range(1, 60), "grace-s": range(30)}
+# Values as src/commands/serve.cpp takes them. But SageMaker gives up on an answer after 60 s, and kills a container 30 s after SIGTERM.
+OPTIONS = {"base": str, "adapter": str, "tokenizer": str, "template": like("plain|chatml|llama3", "plain, chatml or llama3", 6),
+           "batch": whole(1, 1024), "context": whole(0, 1 << 24), "queue": whole(1, 1 << 20), "max-body-kb": whole(1, 1 << 20),
+           "timeout-s": whole(1, 59), "grace-s": whole(0, 29), "device": like("auto|cpu|cuda", "auto, cpu or cuda", 4),
+           "threads": whole(0, 4096)}
 
 
 def parser():
@@ -48,10 +49,10 @@ def environment(options):
             raise Failure(CONFIG, f"--option {name}: launch/sagemaker/serve sets it")
         if name not in OPTIONS:
             raise Failure(CONFIG, f"--option {name}: `tandem serve` has no such option; it has {', '.join(OPTIONS)}")
-        limits = SECONDS.get(name)
-        if limits and not (re.fullmatch("[0-9]{1,9}", value) and int(value) in limits):
-            raise Failure(CONFIG, f"--option {option}: SageMaker waits {limits.stop} s; "
-                                  f"give a whole number from {limits[0]} to {limits[-1]}")
+        try:
+            OPTIONS[name](value)
+        except argparse.ArgumentTypeError as error:
+            raise Failure(CONFIG, f"--option {name}: {error}{'; SageMaker waits no longer' * name.endswith('-s')}")
         key = "TANDEM_SERVE_" + name.upper().replace("-", "_")
         if key in found:
             raise Failure(CONFIG, f"--option {name} stands twice")

@@ -2,6 +2,7 @@
 """The contract of a SageMaker endpoint, from the image's entry point on, without Docker; and the requests of deploy.py. Argument:
 the program."""
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ sys.path[:0] = [*(os.path.join(TESTS, folder) for folder in ["program", "serve",
 import deploy
 import tandem_program
 from container import Container
+from errors import Failure
 from tandem_program import MPI_ENV, Workspace, run
 from server import Server, events
 from test_submit import IMAGE, ROLE, faults
@@ -113,10 +115,11 @@ class Deploy(unittest.TestCase):
                               (["--count", "0"], "argument --count: '0' is no whole number from 1 to 1000"),
                               (["--option", "nonsense=1"], "--option nonsense: `tandem serve` has no such option; it has base, "),
                               (["--option", "a-=1"], "argument --option: 'a-=1' must be like batch=32"),
-                              (["--option", "timeout-s=60"], "--option timeout-s=60: SageMaker waits 60 s; give .* 1 to 59"),
-                              (["--option", "timeout-s=0"], "--option timeout-s=0: "),
-                              (["--option", "timeout-s=9.5"], "--option timeout-s=9.5: "),
-                              (["--option", "grace-s=30"], "--option grace-s=30: SageMaker waits 30 s; give a whole number from 0 to 29"),
+                              (["--option", "timeout-s=60"], "--option timeout-s: '60' is no whole number from 1 to 59; SageMaker waits no longer"),
+                              (["--option", "timeout-s=0"], "--option timeout-s: '0' "),
+                              (["--option", "timeout-s=9.5"], "--option timeout-s: '9.5' "),
+                              (["--option", "grace-s=30"], "--option grace-s: '30' is no whole number from 0 to 29; SageMaker waits no longer"),
+                              (["--option", "device=gpu"], "--option device: 'gpu' must be like auto, cpu or cuda"),
                               (["--tag", "a=1", "--tag", "a=2"], "--tag: a key stands twice"),
                               ([word for number in range(51) for word in ("--tag", f"k{number}=v")],
                                "--tag stands 51 times: SageMaker takes 50"),
@@ -130,6 +133,18 @@ class Deploy(unittest.TestCase):
     def test_it_knows_the_options(self):
         shown = re.findall(r"(?m)^  --(\S+) ", run("serve", "--help").stdout)
         self.assertEqual(sorted([*deploy.GIVEN, *deploy.OPTIONS, "help"]), sorted(shown))
+
+    def test_it_takes_the_values_that_the_program_takes(self):
+        for name, taken, refused in [("batch", ["1", "1024"], ["0", "1025", "abc", "1.5"]), ("context", ["0", "16777216"], ["16777217"]),
+                                     ("queue", ["1", "1048576"], ["0", "1048577"]), ("max-body-kb", ["1", "1048576"], ["0", "1048577"]),
+                                     ("threads", ["0", "4096"], ["4097", "x"]), ("device", ["auto", "cpu", "cuda"], ["gpu"]),
+                                     ("template", ["plain", "chatml", "llama3"], ["jinja"]), ("base", ["/a"], []), ("adapter", ["/a"], []),
+                                     ("tokenizer", ["/a"], []), ("timeout-s", ["1", "59"], []), ("grace-s", ["0", "29"], [])]:
+            for value in [*taken, *refused]:
+                with self.subTest(name, value=value):
+                    self.assertEqual(run("serve", "--help", f"--{name}={value}").returncode, 0 if value in taken else 2)
+                    with contextlib.nullcontext() if value in taken else self.assertRaisesRegex(Failure, f"^--option {name}: '{value}' "):
+                        self.assertEqual(list(deploy.environment([f"{name}={value}"]).values()), [value])
 
     def test_what_a_refusal_leaves(self):
         """By a stand-in for boto3, which refuses the request that REFUSED names."""
