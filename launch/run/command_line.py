@@ -8,7 +8,6 @@ from errors import CONFIG, DATA, STOPPED, Failure
 # An image in a registry, after the registry's name.
 PART = "[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
 REPOSITORY = rf"{PART}(/{PART})*(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
-UNTRAINED = ("help", "check")  # words of `tandem train` that make it train nothing
 SHOWN = 60  # a refused value is shown up to this many letters
 
 

@@ -24,7 +24,7 @@ TRIES = 3  # a launcher that ends with 0 before all ranks were started is called
 RANK_SCRIPT = os.path.join(LAUNCH, "rank.sh")
 
 
-def options(arguments):
+def option_parser():
     parser = Parser(prog="launch/run.sh", usage="launch/run.sh [options] -- train [--section.key VALUE ...]", allow_abbrev=False,
                     description="Starts a training job on all of its hosts, after checks that find what is wrong with them.")
     parser.add_argument("--platform", default="auto", help="auto, or one of launch/platforms (auto)")
@@ -38,8 +38,12 @@ def options(arguments):
     parser.add_argument("--market", choices=MARKETS, default="on_demand", help="which price of the machine type the run counts (on_demand)")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help="an environment variable that the checks refuse")
     parser.add_argument("--print", action="store_true", help="show the command, start nothing")
+    return parser
+
+
+def options(arguments):
     split = arguments.index("--") if "--" in arguments else len(arguments)
-    chosen = parser.parse_args(arguments[:split])
+    chosen = option_parser().parse_args(arguments[:split])
     chosen.hosts, chosen.hostfile, chosen.job = chosen.hosts or "", chosen.hostfile or "", arguments[split + 1:]
     if chosen.job[:1] != ["train"]:
         raise Failure(CONFIG, "nothing to start: end with `-- train --config FILE ...`")

@@ -5,12 +5,14 @@ import os
 import re
 import shutil
 
-from command_line import UNTRAINED
 from errors import CONFIG, DATA, Failure
+from main import option_parser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHARED = "fsx"  # the channel that all hosts write to
 LONGEST_REASON = 1024  # letters; the service takes no more of a reason
+REFUSED = {**dict.fromkeys(["help", "check", "launch.help", "launch.print"], "it would train nothing"),
+           **dict.fromkeys(["launch.hosts", "launch.hostfile", "launch.platform"], "SageMaker says which hosts there are")}
 
 
 def plain(value):
@@ -20,6 +22,29 @@ def plain(value):
     except (ValueError, RecursionError):
         return value
     return decoded if isinstance(decoded, str) else value if isinstance(value, str) else json.dumps(value)
+
+
+def chosen_by(hyperparameters, folder, channels):
+    """(options of run.sh, settings of `tandem train`) in hyperparameters. Failure if no container takes them whose /opt/ml is
+    `folder`."""
+    given = {key: plain(value) for key, value in hyperparameters.items()
+             if not key.startswith("sagemaker_")}  # the SDK has these keys for its own entry points
+    for key, value in given.items():
+        if re.search("[\0\ud800-\udfff]", key + value):
+            raise Failure(CONFIG, f"hyperparameter {key!a}: it has a character that no command line takes: leave that out")
+        if key in REFUSED:
+            raise Failure(CONFIG, f"hyperparameter {key}: {REFUSED[key]}: leave it out")
+    options = {"market": "sagemaker", **{key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}}
+    try:
+        option_parser().parse_args([f"--{name}={value}" for name, value in options.items()])
+    except Failure as failure:
+        raise Failure(CONFIG, f"hyperparameters launch.NAME are options of launch/run.sh: {str(failure)[:300]}")
+    settings = {key: value for key, value in given.items() if not key.startswith("launch.")}
+    kept = os.path.join(folder, *["input", "data", SHARED] if SHARED in channels else ["checkpoints"])
+    run_dir = settings.setdefault("run.dir", os.path.join(kept, *["runs"] * (SHARED in channels)))
+    if os.path.commonpath([kept, os.path.abspath(run_dir)]) != kept:
+        raise Failure(CONFIG, f"run.dir = {run_dir} is lost with the container: leave it out, or choose a folder in {kept}")
+    return options, settings
 
 
 def write_failure(folder, reason):
@@ -37,17 +62,9 @@ class Container:
         resources = self.read("resourceconfig", {"current_host": str, "hosts": list})
         self.name, self.hosts = resources["current_host"], sorted(map(str, resources["hosts"]))
         self.channels = sorted(self.read("inputdataconfig"))
-        given = {key: plain(value) for key, value in self.read("hyperparameters").items()
-                 if not key.startswith("sagemaker_")}  # the SDK has these keys for its own entry points
-        for key, value in given.items():
-            if re.search("[\0\ud800-\udfff]", key + value):
-                raise Failure(CONFIG, f"hyperparameter {key!a}: it has a character that no command line takes: leave that out")
-            if key in UNTRAINED:
-                raise Failure(CONFIG, f"hyperparameter {key}: it would train nothing: leave it out")
-        self.options = {"market": "sagemaker",
-                        **{key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}}
-        self.settings = {key: value for key, value in given.items() if not key.startswith("launch.")}
-        self.settings["run.dir"] = self.run_dir()
+        if len(self.hosts) > 1 and SHARED not in self.channels:
+            raise Failure(CONFIG, f"{len(self.hosts)} instances share no storage: add a channel {SHARED} (FSx for Lustre, rw)")
+        self.options, self.settings = chosen_by(self.read("hyperparameters"), folder, self.channels)
         if "config" in self.settings:
             self.settings["config"] = self.config()
         if "data.path" not in self.settings and self.dataset():
@@ -72,20 +89,6 @@ class Container:
 
     def is_leader(self):
         return self.name == self.hosts[0]
-
-    def shared(self, *names):
-        """A path on storage that all hosts share."""
-        if SHARED not in self.channels:
-            raise Failure(CONFIG, f"{len(self.hosts)} instances share no storage: add a channel {SHARED} (FSx for Lustre, rw)")
-        return self.path("input", "data", SHARED, *names)
-
-    def run_dir(self):
-        on_fsx = SHARED in self.channels or len(self.hosts) > 1
-        kept = self.shared() if on_fsx else self.path("checkpoints")
-        chosen = self.settings.get("run.dir", self.shared("runs") if on_fsx else kept)
-        if os.path.commonpath([kept, os.path.abspath(chosen)]) != kept:
-            raise Failure(CONFIG, f"run.dir = {chosen} is lost with the container: leave it out, or choose a folder in {kept}")
-        return chosen
 
     def config(self):
         """A file of a channel, or of the clone in the image."""

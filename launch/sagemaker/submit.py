@@ -12,7 +12,8 @@ import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "run"))
-from command_line import Parser, REPOSITORY, UNTRAINED, like, run_script, settings_in, whole
+from command_line import Parser, REPOSITORY, like, run_script, settings_in, whole
+from container import SHARED, chosen_by
 from errors import CONFIG, Failure
 from instances import machine_types
 
@@ -62,8 +63,6 @@ def hyperparameters(words):
             raise Failure(CONFIG, f"'{value}' belongs to no setting: write --section.key VALUE")
         if key.startswith("sagemaker_"):
             raise Failure(CONFIG, f"--{key} never reaches `tandem train`: the names sagemaker_... are those of AWS's own containers")
-        if key in UNTRAINED:
-            raise Failure(CONFIG, f"--{key} would train nothing: leave it out")
         if key in found:
             raise Failure(CONFIG, f"--{key} stands twice: SageMaker takes one value")
         if len(key) > LONGEST_KEY or not re.fullmatch(f".{{0,{LONGEST_VALUE}}}", value):
@@ -155,7 +154,9 @@ def main(arguments):
     chosen.output = chosen.output or beside(chosen.checkpoints or "")
     for line in problems(chosen):
         raise Failure(CONFIG, line)
-    body = request(chosen, hyperparameters(arguments[split + 2:]))
+    settings = hyperparameters(arguments[split + 2:])
+    chosen_by(settings, "/opt/ml", [SHARED] * bool(chosen.fsx))
+    body = request(chosen, settings)
     print(json.dumps(body, indent=2) if chosen.dry_run else send(body))
 
 

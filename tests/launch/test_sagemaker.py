@@ -185,6 +185,9 @@ class OneHost(Sagemaker):
                 ("zero", CONFIG, r"hyperparameter 'run.name': it has a character that no command line takes", {"run.name": "a\0b"}),
                 ("half", CONFIG, r"hyperparameter '\\udc00': it has a character that no command line takes", {"\udc00": "a"}),
                 ("help", CONFIG, "hyperparameter help: it would train nothing: leave it out", {"help": "true", "data.path": self.text}),
+                ("print", CONFIG, "hyperparameter launch.print: it would train nothing: leave it out", {"launch.print": "true"}),
+                ("hosts", CONFIG, "hyperparameter launch.hosts: SageMaker says which hosts there are: ", {"launch.hosts": "a:8"}),
+                ("soon", CONFIG, "hyperparameters launch.NAME are options of launch/run.sh: argument --wait: 'soon' is", {"launch.wait": "soon"}),
                 ("empty", CONFIG, "data.path is empty; make a dataset", {}),
                 ("missing", DATA, ".*cannot read /no.h5: ", {"data.path": "/no.h5"})]:
             with self.subTest(name):

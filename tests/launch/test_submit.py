@@ -161,14 +161,29 @@ class Requests(unittest.TestCase):
         for settings, line in [
                 (["--a.b", "one\ntwo"], "--a.b has 7 letters: SageMaker takes 2500 in one line, of a name 256"),
                 (["--sagemaker_program", "x"], "--sagemaker_program never reaches `tandem train`: "),
-                (["--help", "true"], "--help would train nothing: leave it out"),
-                (["--check"], "--check would train nothing: leave it out"),
+                (["--help", "true"], "hyperparameter help: it would train nothing: leave it out"),
+                (["--check"], "hyperparameter check: it would train nothing: leave it out"),
+                (["--launch.print"], "hyperparameter launch.print: it would train nothing: leave it out"),
+                (["--launch.hosts", "a:8"], "hyperparameter launch.hosts: SageMaker says which hosts there are: leave it out"),
+                (["--launch.wait", "soon"], "hyperparameters launch.NAME are options of launch/run.sh: argument --wait: 'soon' is no whole number"),
+                (["--launch.market", "x"], "hyperparameters launch.NAME are options of launch/run.sh: argument --market: invalid choice: 'x'"),
+                (["--launch.sleep", "1"], "hyperparameters launch.NAME are options of launch/run.sh: unrecognized arguments: --sleep=1"),
+                (["--run.dir", "/fsx/runs"], "run.dir = /fsx/runs is lost with the container: leave it out, or .* /opt/ml/checkpoints"),
+                (["--run.name", b"\xff"], r"hyperparameter 'run.name': it has a character that no command line takes: leave that out"),
                 (["100"], "'100' belongs to no setting: write --section.key VALUE"),
                 (["--a.b", "1", "--a.b", "2"], "--a.b stands twice: SageMaker takes one value"),
                 (["--a.b", "x" * 2501], "--a.b has 2501 letters: SageMaker takes 2500 in one line, of a name 256"),
                 ([f"--a.b{i}=1" for i in range(101)], "101 settings: SageMaker takes 100, so put them into a file for ")]:
             with self.subTest(line):
                 self.assert_refused(submit(ONE, "--dry-run", settings=settings), line)
+
+    def test_settings_that_the_container_takes(self):
+        on_fsx = ["--run.dir", "/opt/ml/input/data/fsx/mine"]
+        more = ["--launch.wait", "60", "--launch.market", "spot", "--launch.allow=NCCL_ALGO"]
+        for options, settings in [(ONE, ["--run.dir", "/opt/ml/checkpoints/mine", *more]), ({**ONE, **FSX}, on_fsx), (TWO, on_fsx)]:
+            body = json.loads(submit(options, "--dry-run", settings=settings).stdout)
+            self.assertEqual(body["HyperParameters"]["run.dir"], settings[1])
+        self.assert_refused(submit(ONE, "--dry-run", settings=on_fsx), "run.dir = /opt/ml/input/data/fsx/mine is lost with the container: ")
 
     def assert_refused(self, done, line):
         self.assertEqual((done.returncode, done.stdout), (2, ""))
