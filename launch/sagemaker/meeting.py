@@ -24,7 +24,6 @@ from files import write
 PORT = 2222  # a port that also a process without root may have
 BEAT_S = 2
 LOOK_S = 0.5
-PARTING_S = 5  # workers have this time to read the outcome before the folder is removed
 SSHD = """Port {port}
 HostKey {private}/host
 AuthorizedKeysFile {private}/authorized_keys
@@ -109,12 +108,12 @@ class Leader:
             time.sleep(LOOK_S)
         write(os.path.join(self.private, "known_hosts"), "".join(f"[{name}]:{PORT} {key}\n" for name, key in heard.items()))
 
-    def end(self, code, reason):
-        """Tells the workers how the job ended, and leaves nothing behind."""
+    def end(self, code, reason, silent_s):
+        """Tells the workers how the job ended, and leaves nothing behind. They have `silent_s` to read it, as storage may stand still."""
         self.ended.set()
         self.beats.join()
         self.tell(code=code, reason=reason)
-        deadline = time.monotonic() + PARTING_S
+        deadline = time.monotonic() + silent_s
         while any(name.endswith(".pub") for name in os.listdir(self.folder)) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         shutil.rmtree(self.folder)
@@ -169,7 +168,8 @@ class Worker:
                     write(asked, "")
             word = self.word()
             if word.get("code") is not None:
-                os.remove(self.announcement)
+                with contextlib.suppress(FileNotFoundError):  # the leader has removed the folder
+                    os.remove(self.announcement)
                 return word["code"], word["reason"]
             if sshd.poll() is not None:
                 raise Failure(CONFIG, f"sshd has ended: {read(os.path.join(self.private, 'log')).rpartition(chr(10))[2]}")

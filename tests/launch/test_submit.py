@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""launch/sagemaker/submit.py: what it refuses, and its requests, read strictly by botocore's own model of them.
+"""launch/sagemaker/submit.py: what it refuses, and its requests, read strictly by botocore's own model of them. And
+launch/sagemaker/meeting.py: how hosts part.
 
     test_submit.py [unittest arguments]
 """
@@ -7,12 +8,20 @@ import copy
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from types import SimpleNamespace
+from unittest import mock
 
-SUBMIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch", "sagemaker", "submit.py")
+LAUNCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch")
+sys.path[:0] = [os.path.join(LAUNCH, "run"), os.path.join(LAUNCH, "sagemaker")]
+import meeting
+
+SUBMIT = os.path.join(LAUNCH, "sagemaker", "submit.py")
 ROLE = "arn:aws:iam::123456789012:role/tandem"
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/tandem:1"
 ONE = {"--name": "book", "--instance": "ml.p4d.24xlarge", "--nodes": "1", "--image": IMAGE, "--role": ROLE,
@@ -211,6 +220,50 @@ def create(**body):
                 file.write("raise ImportError")
             self.assert_refused(submit(ONE, env=environment), "boto3 is not installed: pip install boto3, or ")
             self.assertEqual(submit(ONE, "--dry-run", env=environment).returncode, 0)
+
+
+@mock.patch.object(meeting, "make_key", lambda path: "key")
+class Parting(unittest.TestCase):
+    # A worker that the leader has heard of, without its sshd.
+    WORKER = """if True:
+        import sys, types
+        sys.path[:0] = sys.argv[3:]
+        import meeting
+        meeting.make_key = lambda path: "key"
+        worker = meeting.Worker(*sys.argv[1:3], "algo-2")
+        meeting.write(worker.announcement, worker.key)
+        print(worker.outcome(120, types.SimpleNamespace(poll=lambda: None), lambda: False))"""
+
+    def setUp(self):
+        private = tempfile.TemporaryDirectory(prefix="tandem-test-")
+        self.addCleanup(private.cleanup)
+        self.private, self.shared = private.name, os.path.join(private.name, "shared")
+
+    def test_a_worker_that_stands_still_at_the_end(self):
+        """The leader waits for it nearly as long as a worker would for the leader; then it reads the outcome. The clock is made up."""
+        leader, clock = meeting.Leader(self.shared, self.private, None), 0
+        worker = subprocess.Popen([sys.executable, "-c", self.WORKER, self.shared, self.private, *sys.path], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (worker.kill(), worker.communicate()))
+        leader.wait_for(["algo-2"], 60, lambda: False)
+        worker.send_signal(signal.SIGSTOP)
+        self.assertTrue(os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1]))
+
+        def sleep(seconds):
+            nonlocal clock
+            clock = min(clock + seconds, 119)
+            if clock == 119:
+                worker.send_signal(signal.SIGCONT)
+                time.sleep(seconds)
+        with mock.patch.object(meeting, "time", SimpleNamespace(monotonic=lambda: clock, sleep=sleep)):
+            leader.end(0, "good", 120)
+        self.assertEqual(clock, 119)
+        self.assertEqual(worker.communicate(timeout=60)[0], "(0, 'good')\n")
+        self.assertFalse(os.path.exists(self.shared))
+
+    def test_a_worker_whose_folder_goes_while_it_reads(self):
+        worker = meeting.Worker(self.shared, self.private, "algo-2")
+        with mock.patch.object(worker, "word", lambda: {"code": 0, "reason": "good"}):
+            self.assertEqual(worker.outcome(120, None, lambda: False), (0, "good"))
 
 
 class Model(unittest.TestCase):
