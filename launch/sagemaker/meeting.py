@@ -129,7 +129,7 @@ class Worker:
         """(exit code, reason) of the leader. It must read this host's key within `seconds`, and show a sign of life every
         `silent_s`."""
         deadline = time.monotonic() + seconds
-        while self.word().get("heard", {}).get(self.name) != self.key:
+        while (word := self.word()).get("heard", {}).get(self.name) != self.key:
             if stop_asked():
                 return STOPPED, "stopped before the leader had come"
             if time.monotonic() > deadline:
@@ -138,15 +138,15 @@ class Worker:
                 with contextlib.suppress(OSError):  # the folder is not there yet, or goes just now
                     write(self.announcement, self.key)
             time.sleep(LOOK_S)
-        with self.sshd() as sshd:
+        with self.sshd(word["key"]) as sshd:
             return self.outcome(silent_s, sshd, stop_asked)
 
     def word(self):
         return json.loads(read(os.path.join(self.folder, "leader.json")) or "{}")
 
     @contextlib.contextmanager
-    def sshd(self):
-        write(os.path.join(self.private, "authorized_keys"), self.word()["key"] + "\n")
+    def sshd(self, leaders_key):
+        write(os.path.join(self.private, "authorized_keys"), leaders_key + "\n")
         environment = " ".join(f'"{name}={os.environ[name]}"' for name in ("PATH", "LD_LIBRARY_PATH") if os.environ.get(name))
         write(os.path.join(self.private, "sshd_config"), SSHD.format(port=PORT, private=self.private, environment=environment))
         if os.geteuid() == 0:

@@ -260,6 +260,17 @@ class Parting(unittest.TestCase):
         self.assertEqual(worker.communicate(timeout=60)[0], "(0, 'good')\n")
         self.assertFalse(os.path.exists(self.shared))
 
+    def test_a_word_that_cannot_be_read_again(self):
+        """The leader's key is in the word that says that it has heard of the worker."""
+        worker = meeting.Worker(self.shared, self.private, "algo-2")
+        words = iter([{"heard": {"algo-2": "key"}, "key": "leader's"}, {}, {"code": 0, "reason": "good"}])
+        sshd = SimpleNamespace(poll=lambda: None, terminate=lambda: None, wait=lambda: None)
+        with mock.patch.object(worker, "word", lambda: next(words)), mock.patch.object(subprocess, "Popen", lambda command: sshd), \
+                mock.patch.object(os, "geteuid", lambda: 1000):
+            self.assertEqual(worker.wait(60, 120, lambda: False), (0, "good"))
+        with open(os.path.join(self.private, "authorized_keys")) as file:
+            self.assertEqual(file.read(), "leader's\n")
+
     def test_a_worker_whose_folder_goes_while_it_reads(self):
         worker = meeting.Worker(self.shared, self.private, "algo-2")
         with mock.patch.object(worker, "word", lambda: {"code": 0, "reason": "good"}):

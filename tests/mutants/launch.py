@@ -192,6 +192,8 @@ MUTANTS = [
            ["launch.sagemaker TwoHosts.test_a_worker_that_never_comes"]),
     Mutant("a worker that stands still at the end misses it", MEETING, "time.monotonic() + silent_s", "time.monotonic() + 5",
            ["launch.submit Parting.test_a_worker_that_stands_still_at_the_end"]),
+    Mutant("a worker reads the leader's key where it may be gone", MEETING, 'self.sshd(word["key"])', 'self.sshd(self.word()["key"])',
+           ["launch.submit Parting.test_a_word_that_cannot_be_read_again"]),
     Mutant("a worker fails when the leader is gone", MEETING, "suppress(FileNotFoundError):  # the", "suppress():  # the",
            ["launch.submit Parting.test_a_worker_whose_folder_goes_while_it_reads"]),
     Mutant("a worker waits for ever for a dead leader", MEETING, "silent > silent_s", "silent > 10**6",
