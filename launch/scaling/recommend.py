@@ -158,14 +158,14 @@ def advice(chosen, row):
                 f"a node and hour ({words_of(chosen.market)}, {price['date']}: {price['source']}).")
     if "spot_pays_up_to" in row:
         sentence += f" Spot costs less than on demand up to {row['spot_pays_up_to']:.3g} interruptions of a node a day."
-    job = shlex.join(["train", *chosen.config_words, *assignments(settings)])
-    if chosen.market == "sagemaker":
+    if chosen.market == "sagemaker":  # its containers have the data and the run in folders of their own
+        settings = {key: value for key, value in settings.items() if key not in ("data.path", "run.dir")}
         storage = "--data S3 --checkpoints S3" if row["nodes"] == 1 else "--fsx FSX --subnet SUBNET --security-group GROUP --output S3"
         start = f"launch/sagemaker/submit.py --instance ml.{row['instance']} --nodes {row['nodes']} --image URI --role ARN {storage}"
     else:
         hosts = "--hostfile hosts" if row["nodes"] > 1 else f"--hosts localhost:{row['gpus']}"
         start = f"launch/run.sh {hosts}" + f" --market {chosen.market}" * (chosen.market != "on_demand")
-    return sentence, f"{start} -- {job}"
+    return sentence, f"{start} -- {shlex.join(['train', *chosen.config_words, *assignments(settings)])}"
 
 
 def table(rows):

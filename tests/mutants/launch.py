@@ -207,6 +207,8 @@ MUTANTS = [
     Mutant("what to rent on SageMaker is a command without a place for the run", "launch/scaling/recommend.py",
            "--data S3 --checkpoints S3", "--data S3 --output S3",
            ["launch.recommend Recommend.test_a_command_of_sagemaker_is_taken"]),
+    Mutant("what to rent on SageMaker names files of this machine", "launch/scaling/recommend.py", 'key not in ("data.path", "run.dir")', "key",
+           ["launch.recommend Recommend.test_a_command_of_sagemaker_is_taken"]),
     Mutant("a job is sent that its container refuses", SUBMIT, '    chosen_by(settings, "/opt/ml", [SHARED] * bool(chosen.fsx))\n', "",
            ["launch.submit Requests.test_what_is_refused"]),
     Mutant("a hyperparameter names other hosts than the service's", CONTAINER, '"launch.hosts", ', "", ["launch.submit Requests.test_what_is_refused"]),

@@ -61,7 +61,9 @@ class Recommend(Workspace):
     def test_a_command_of_sagemaker_is_taken(self):
         submit = os.path.join(self.launch, "sagemaker", "submit.py")
         for nodes in [1, 2]:
-            command = self.answer(*GPT2, "--tokens", "1e9", "--instances", P4D, "--nodes", nodes, "--market", "sagemaker")["command"]
+            local = ["--data.path", "/home/me/docs.h5", "--run.dir", "/home/me/runs"]
+            command = self.answer(*GPT2, *local, "--tokens", "1e9", "--instances", P4D, "--nodes", nodes, "--market", "sagemaker")["command"]
+            self.assertNotIn("/home/me", command)
             for word, value in [("URI", "123456789012.dkr.ecr.us-east-1.amazonaws.com/tandem:1"), ("ARN", "arn:aws:iam::123456789012:role/tandem"),
                                 ("S3", "s3://b/c"), ("FSX", "fs-0123456789abcdef0:/mount"), ("SUBNET", "subnet-0"), ("GROUP", "sg-0")]:
                 command = re.sub(rf" {word}\b", f" {value}", command)
