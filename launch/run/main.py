@@ -153,7 +153,7 @@ def main(arguments):
         if logs:
             shutil.rmtree(logs, ignore_errors=True)
             os.makedirs(logs, exist_ok=True)
-            watch = NcclLog(logs, ranks, types.get(checks.first(hosts[0], "machine"), {}).get("efa", 0)).watch
+            watch = NcclLog(logs, ranks, types.get(checks.first(hosts[0], "machine"), {})).watch
         say(f"{ranks} rank{'s' * (ranks != 1)} on {', '.join(host.name for host in hosts)} ({platform.name})")
         began, records = time.monotonic(), os.path.join(run, "flight")
         older = flight.start_in(records)

@@ -15,13 +15,13 @@ ADVICE = "see `NCCL INFO NET` in its log; is aws-ofi-nccl in LD_LIBRARY_PATH on 
 class NcclLog:
     """Reads the logs in a folder until each rank there has told its network, and some minutes longer."""
 
-    def __init__(self, folder, ranks, devices):
-        """devices: EFA devices that NCCL must find on a host, or 0 if that is not known."""
-        self.folder, self.ranks, self.devices = folder, ranks, devices
+    def __init__(self, folder, ranks, known):
+        """known: the hosts' machine type in launch/instances.json, or {}."""
+        self.folder, self.ranks, self.known = folder, ranks, known
         self.told_at = None
 
     def problems(self):
-        """A line for each rank's log that shows another network than EFA, too few devices, or no GPUDirect RDMA."""
+        """A line for each rank's log that shows another network than EFA, too few devices, or no GPUDirect RDMA where the type has it."""
         texts = {}
         if self.told_at is not None and time.monotonic() - self.told_at > WATCH_S:
             return []
@@ -47,9 +47,10 @@ class NcclLog:
         provider = re.search(r"Selected [Pp]rovider is (\w+).*?\(found (\d+) nics\)", text)
         if provider and provider[1] != "efa":
             return f"libfabric uses the provider '{provider[1]}', not efa"
-        if provider and int(provider[2]) < self.devices:
-            return f"NCCL found {provider[2]} EFA devices of {self.devices}"
-        if channel := re.search(r"via NET/\S+( Libfabric)?/\d+(?!\S*GDRDMA)\S*", text):
+        if provider and int(provider[2]) < self.known.get("efa", 0):
+            return f"NCCL found {provider[2]} EFA devices of {self.known['efa']}"
+        channel = re.search(r"via NET/\S+( Libfabric)?/\d+(?!\S*GDRDMA)\S*", text)
+        if channel and self.known.get("gpudirect_rdma"):
             return f"no GPUDirect RDMA ('{channel[0]}')"
         return ""
 

@@ -119,8 +119,8 @@ class Instances(unittest.TestCase):
         self.assertGreater(len(known["types"]), 5)
         for name, facts in known["types"].items():
             with self.subTest(name):
-                self.assertEqual(set(facts), {"gpus", "gpu", "gpu_memory_mib", "efa", "nvswitch", "host_memory_gib", "bus_gb_s", "between_gb_s",
-                                              "usd_per_hour"})
+                self.assertEqual(set(facts), {"gpus", "gpu", "gpu_memory_mib", "efa", "gpudirect_rdma", "nvswitch", "host_memory_gib", "bus_gb_s",
+                                              "between_gb_s", "usd_per_hour"})
                 self.assertEqual(set(facts["bus_gb_s"]), {"1", "2", "4"})
                 for figure in [*facts["bus_gb_s"].values(), facts["between_gb_s"]]:
                     self.assertTrue(figure is None or figure > 0)

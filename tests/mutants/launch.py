@@ -103,6 +103,8 @@ MUTANTS = [
            ["launch.nccl_log NcclLogs.test_every_beginning_of_a_good_one"]),
     Mutant("a channel without GPUDirect RDMA is well", "launch/run/nccl_log.py", r"(?!\S*GDRDMA)", r"(?!\S*)",
            ["launch.nccl_log NcclLogs.test_what_is_wrong"]),
+    Mutant("GPUDirect RDMA is asked of every machine type", "launch/run/nccl_log.py", ' and self.known.get("gpudirect_rdma")', "",
+           ["launch.nccl_log NcclLogs.test_machine_types_without_gpudirect_rdma"]),
     Mutant("a job of which one rank was started has finished", MAIN, "if code != 0 or count == ranks:", "if code != 0 or count > 0:", FEW),
     Mutant("a launcher that starts nothing is said to be tried a fourth time", MAIN, "left > 0 and job.stop_at", "job.stop_at", FEW),
     Mutant("a launcher that starts nothing is tried again after a stop", MAIN, "left > 0 and job.stop_at is None", "left > 0",
