@@ -38,5 +38,8 @@ def environment(hosts, net, nccl_log, own):
     if nccl_log:
         wanted |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": nccl_log}
     result = {**wanted, **os.environ, **own}
-    result["OMPI_MCA_mca_base_env_list"] = ";".join(sorted(name for name in result if FORWARDED.fullmatch(name)))
+    # Open MPI looks a name up, but then cuts a value with "=" in two; given NAME=VALUE, it cuts it only where a mark parts the list.
+    words = sorted(f"{name}={value}" if "=" in value else name for name, value in result.items() if FORWARDED.fullmatch(name))
+    mark = next(mark for mark in ";|,^\x1f" if not any(mark in word for word in words))
+    result |= {"OMPI_MCA_mca_base_env_list": mark.join(words), "OMPI_MCA_mca_base_env_list_delimiter": mark}
     return result

@@ -336,6 +336,9 @@ class Environment(unittest.TestCase):
             given = environment(pair({}), "efa", "", {})["OMPI_MCA_mca_base_env_list"].split(";")
         self.assertLessEqual({"PATH", *names}, set(given))
         self.assertNotIn("HOME", given)
+        with mock.patch.dict(os.environ, TZ="a=b;c", TMPDIR="a;b"):
+            given = environment(pair({}), "efa", "", {})
+        self.assertLessEqual({"TZ=a=b;c", "TMPDIR"}, set(given["OMPI_MCA_mca_base_env_list"].split(given["OMPI_MCA_mca_base_env_list_delimiter"])))
 
 
 class Ranks(unittest.TestCase):

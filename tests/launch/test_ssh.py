@@ -167,6 +167,13 @@ class Runs(Ssh):
         self.finish(process, 0)
         self.assertEqual(max(losses(self.run_folder("relative"))), 2)
 
+    def test_a_folder_whose_name_has_other_characters(self):
+        """Ranks on other hosts leave their marks in it, too."""
+        runs = self.path("runs/lr=1e-3; c")
+        said = self.finish(self.start("named", "--train.steps", 2, "--run.dir", runs), 0)
+        self.assertEqual(len(said), 2, said)
+        self.assertEqual(os.listdir(runs), ["named"])
+
     def test_a_cut_link(self):
         self.addCleanup(self.hosts.mend, "host3")
         [cause] = self.lose("link", lambda: self.hosts.cut("host3"), LOST)
@@ -321,6 +328,10 @@ sleep {seconds}
         self.assertEqual(said[0], "run: libfabric 2.1.0amzn1.0, NCCL 2.29.3, network plugin 1.20.0 in /opt/amazon/ofi-nccl/lib/libnccl-net.so")
         self.assertIn("run: NCCL 2.27.7+cuda12.9, aws-ofi-nccl 1.16.3: network AWS Libfabric, 4 EFA devices", said)
         self.assertEqual(self.seen(), ["0 AWS Libfabric,efa", "1 AWS Libfabric,efa"])
+
+    def test_a_name_with_an_equals_sign(self):
+        said = self.finish(self.job("lr=1e-3", NCCL_LOG, NCCL_LOG), 0)
+        self.assertIn("run: NCCL 2.27.7+cuda12.9, aws-ofi-nccl 1.16.3: network AWS Libfabric, 4 EFA devices", said)
 
     def test_a_silent_fall_back_to_tcp_ends_the_job(self):
         began = time.monotonic()
