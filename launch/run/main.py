@@ -31,7 +31,7 @@ def option_parser():
     parser.add_argument("--hostfile", type=filled, help="a file with a line HOST slots=RANKS for each host")
     parser.add_argument("--hosts", type=filled, help="the same as a list: a:8,b:8")
     parser.add_argument("--tandem", default=os.path.join(os.path.dirname(LAUNCH), "build", "tandem"), help="the program (build/tandem)")
-    parser.add_argument("--wait", type=whole(0), default=300, metavar="S", help="seconds for the hosts to answer (300)")
+    parser.add_argument("--wait", type=whole(0), default=300, metavar="S", help="seconds to wait for hosts, and for GPUs in use (300)")
     parser.add_argument("--grace", type=whole(0), default=110, metavar="S", help="seconds from a request to stop until all is killed (110)")
     parser.add_argument("--net", choices=["auto", "efa", "sockets"], default="auto", help="what NCCL uses between hosts (auto)")
     parser.add_argument("--min-hosts", type=whole(0), default=0, metavar="N", help="go on with N hosts or more if others are silent")
@@ -120,8 +120,8 @@ def main(arguments):
     all_hosts = platform.hosts()
     if chosen.min_hosts > len(all_hosts):
         raise Failure(CONFIG, f"--min-hosts {chosen.min_hosts}: only {len(all_hosts)} on the list; name more hosts, or ask for fewer")
-    hosts = nodes.ask_all(platform, all_hosts, [chosen.tandem, RANK_SCRIPT, dataset, run_dir],
-                          0 if chosen.print else chosen.wait, chosen.min_hosts, chosen.print)
+    to_ask = [chosen.tandem, RANK_SCRIPT, dataset, run_dir]
+    hosts = nodes.ask_all(platform, all_hosts, to_ask, 0 if chosen.print else chosen.wait, chosen.min_hosts, chosen.print)
     for host in hosts:
         host.slots = host.slots or len(host.facts.get("gpu", [])) or 1
 
@@ -140,6 +140,8 @@ def main(arguments):
                       {"TANDEM_JOB": identity} if chosen.print else {"TANDEM_JOB": identity, "TANDEM_STARTED": started})
 
     if not chosen.print:
+        if uses_gpus:
+            nodes.wait_for_gpus(platform, hosts, to_ask, chosen.wait)
         examine(platform, hosts, checks.Job(types, chosen.tandem, dataset, run_dir, uses_gpus, net == "efa", chosen.allow))
     with tempfile.TemporaryDirectory(prefix="tandem-run-") as folder:
         hostfile = os.path.join(folder, "hosts")

@@ -22,6 +22,11 @@ REFUSED = {"Permission denied": LOGIN, "Host key verification failed": LOGIN, "R
            "Invalid generic resource": "srun is refused ({}): ask sbatch for GPUs with --gpus-per-node"}
 
 
+def names_of(hosts):
+    names = ", ".join(host.name for host in hosts)
+    return names if len(names) <= LONGEST_LIST else names[:LONGEST_LIST] + "..."
+
+
 def on_all(hosts, work):
     """[work(host) for each host], all at once."""
     with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
@@ -68,8 +73,7 @@ def ask_all(platform, hosts, arguments, wait, min_hosts, only_show=False):
     errors = on_all(hosts, lambda host: ask(platform, host, arguments, began))
     silent = [host for host, error in zip(hosts, errors) if error and not any(text in error for text in REFUSED)]
     if silent and time.monotonic() < began + wait:
-        names = ", ".join(host.name for host in silent)
-        say(f"no answer yet from {names if len(names) <= LONGEST_LIST else names[:LONGEST_LIST] + '...'}: waits {wait} s at most (--wait)")
+        say(f"no answer yet from {names_of(silent)}: waits {wait} s at most (--wait)")
         later = dict(zip((host.name for host in silent), on_all(silent, lambda host: ask(platform, host, arguments, began + wait))))
         errors = [later.get(host.name, error) for host, error in zip(hosts, errors)]
     refused = [next((line for text, line in REFUSED.items() if text in error), "") for error in errors]
@@ -94,17 +98,38 @@ def lost(platform, hosts):
         time.sleep(1)
 
 
+def wait_for_gpus(platform, hosts, arguments, wait):
+    """Asks hosts again on which a process has a GPU, for `wait` seconds at most: one that was killed may hold it a little longer."""
+    deadline, told = time.monotonic() + wait, False
+    while (busy := [host for host in hosts if "gpu_process" in host.facts]) and time.monotonic() < deadline:
+        if not told:
+            say(f"GPUs are in use on {names_of(busy)}: waits {wait} s at most (--wait)")
+            told = True
+        time.sleep(1)
+        for host in busy:
+            host.facts.clear()
+        ask_all(platform, busy, arguments, wait, 0)
+
+
 def find_unshared(platform, hosts, folder):
-    """The first host makes a file in `folder`; a host that does not see it gets the fact "not_shared"."""
+    """The first host makes a file in `folder`; a host that does not see it gets the fact "not_shared". Failure when one does not answer."""
     mark = os.path.join(folder, f".shared-{secrets.token_hex(8)}")
-    error = call(platform, hosts[0], 'mkdir -p "$(dirname "$1")" && echo > "$1"', mark)[1]
-    if error:
-        raise Failure(CONFIG, f"{hosts[0].name}: cannot write to {folder} ({error}): choose another run.dir")
-    wait = f'for i in {{1..{10 * SHARED_S}}}; do if [ -e "$1" ]; then exit 0; fi; ls "$(dirname "$1")" >/dev/null 2>&1; sleep 0.1; done; exit 1'
-    for host, error in zip(hosts, on_all(hosts, lambda host: call(platform, host, wait, mark)[1])):
+
+    def answer(host, script):
+        output, error = call(platform, host, script, mark)
         if error:
-            host.facts["not_shared"] = [error]
-    call(platform, hosts[0], 'rm -f "$1"', mark)
+            raise Failure(TEMPORARY, f"{host.name}: lost before the start ({error}): start it, or take it off the list")
+        return "".join(output.splitlines()[-1:])  # a login may print before it
+    said = answer(hosts[0], '{ mkdir -p "$(dirname "$1")" && echo >"$1" && echo yes; } 2>&1; true')
+    if said != "yes":
+        raise Failure(CONFIG, f"{hosts[0].name}: cannot write to {folder} ({said}): choose another run.dir")
+    wait = f'for i in {{1..{10 * SHARED_S}}}; do if [ -e "$1" ]; then echo yes; exit; fi; ls "$(dirname "$1")" >/dev/null 2>&1; sleep 0.1; done; echo no'
+    try:
+        for host, said in zip(hosts, on_all(hosts, lambda host: answer(host, wait))):
+            if said != "yes":
+                host.facts["not_shared"] = [said]
+    finally:
+        call(platform, hosts[0], 'rm -f "$1"', mark)
 
 
 def count_started(platform, host, folder, ranks, seconds):

@@ -264,9 +264,9 @@ class Faults(Ssh):
         self.hosts.replace("host3", "/usr/bin/nvidia-smi", SMI.format(processes=":", pending="Yes"))
         self.addCleanup(self.hosts.run, "host3", ["umount", "/usr/bin/nvidia-smi"])
         hostfile = "host1 slots=2\nhost2 slots=2\nhost3 slots=2\n"
-        self.refused(CONFIG, r"host1: /dev/shm has 64 MiB, at least 1024 are needed", "host1: 2 ranks, but 0 GPUs",
+        self.refused(CONFIG, r"GPUs are in use on host2: waits 2 s at most \(--wait\)", r"host1: /dev/shm has 64 MiB, at least 1024 are needed", "host1: 2 ranks, but 0 GPUs",
                      r"host2: a GPU is in use by process 17, python3: end it, or wait for it",
-                     r"host3: GPU 00000000:10:1C.0 has an ECC remapping that is pending", hostfile=hostfile)
+                     r"host3: GPU 00000000:10:1C.0 has an ECC remapping that is pending", hostfile=hostfile, options=["--wait", "2"])
 
     def test_an_old_driver(self):
         said = subprocess.run([tandem_program.TANDEM, "--version"], capture_output=True, text=True, check=True).stdout
