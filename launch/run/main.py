@@ -17,7 +17,7 @@ from hosts import Host, Platform
 from instances import MARKETS, doubts, machine_types
 from job import Job, end_before_start, meaning, on_stop
 from nccl_log import PATTERN, NcclLog
-from settings import read_settings
+from settings import read_settings, read_with_defaults
 
 LAUNCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TRIES = 3  # a launcher that ends with 0 before all ranks were started is called this often
@@ -80,11 +80,14 @@ def type_of(hosts, types):
     return types.get(names.pop()) if len(names) == 1 else None
 
 
-def from_type(known, hosts, market, settings):
-    """Settings that launch/instances.json has values for, and that are 0: what an all_reduce must reach, and the price."""
+def from_type(known, hosts, market, net, settings, with_defaults):
+    """Settings that launch/instances.json has values for, and that nobody named: what NCCL's all_reduce must reach inside a host or over
+    EFA, and the price. with_defaults(values): the settings if these were the defaults."""
     price = known["usd_per_hour"][market]
-    values = {"dist.min_gb_s": known["bus_gb_s"][{1: "1", 2: "2"}.get(len(hosts), "4")], "run.usd_per_node_hour": price and price["usd"]}
-    open_ = {key: value for key, value in values.items() if value and float(settings[key]) == 0}
+    gb_s = known["bus_gb_s"][{1: "1", 2: "2"}.get(len(hosts), "4")] if net != "sockets" and settings["dist.backend"] != "mpi" else 0
+    values = {key: value for key, value in [("dist.min_gb_s", gb_s), ("run.usd_per_node_hour", price and price["usd"])] if value}
+    taken = with_defaults(values)
+    open_ = {key: value for key, value in values.items() if taken[key] != settings[key]}
     if "run.usd_per_node_hour" in open_ and doubts(price):
         say(doubts(price))
     return [word for key, value in open_.items() for word in (f"--{key}", str(value))]
@@ -131,7 +134,7 @@ def main(arguments):
     net = network(hosts, chosen.net, uses_gpus)
     types = machine_types()
     if uses_gpus and (known := type_of(hosts, types)):
-        chosen.job += from_type(known, hosts, chosen.market, settings)
+        chosen.job += from_type(known, hosts, chosen.market, net, settings, lambda values: read_with_defaults(chosen.tandem, chosen.job[1:], values))
     run = os.path.join(run_dir, settings["run.name"])
     logs = os.path.join(run, "nccl") if net == "efa" else ""
     identity = secrets.token_hex(8)

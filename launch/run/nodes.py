@@ -123,7 +123,8 @@ def find_unshared(platform, hosts, folder):
     said = answer(hosts[0], '{ mkdir -p "$(dirname "$1")" && echo >"$1" && echo yes; } 2>&1; true')
     if said != "yes":
         raise Failure(CONFIG, f"{hosts[0].name}: cannot write to {folder} ({said}): choose another run.dir")
-    wait = f'for i in {{1..{10 * SHARED_S}}}; do if [ -e "$1" ]; then echo yes; exit; fi; ls "$(dirname "$1")" >/dev/null 2>&1; sleep 0.1; done; echo no'
+    wait = (f'for i in {{1..{10 * SHARED_S}}}; do if [ -e "$1" ]; then echo yes; exit; fi; ls "$(dirname "$1")" >/dev/null 2>&1; sleep 0.1; done; '
+            "echo no")
     try:
         for host, said in zip(hosts, on_all(hosts, lambda host: answer(host, wait))):
             if said != "yes":

@@ -2,6 +2,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 
 from errors import CONFIG, Failure
 from files import regular
@@ -43,3 +44,11 @@ def read_settings(program, arguments):
         return json.loads("".join(said[-1:]))
     except ValueError:
         raise Failure(CONFIG, f"{program} says no settings; build it with launch/build.sh")
+
+
+def read_with_defaults(program, arguments, defaults):
+    """All settings if these were the defaults: what the arguments or their files name stays."""
+    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
+        file.writelines("[{}]\n{} = {}\n".format(*key.split("."), value) for key, value in defaults.items())
+        file.flush()
+        return read_settings(program, [file.name, *arguments])

@@ -311,13 +311,15 @@ class Choices(unittest.TestCase):
 
     def test_what_follows_from_the_machine_type(self):
         a, b = pair({})
-        known, open_ = main.type_of([a, b], INSTANCES), {"dist.min_gb_s": "0", "run.usd_per_node_hour": "0"}
-        least = [main.from_type(known, [a] * count, "spot", open_) for count in (1, 2, 3, 4, 16)]
+        known, settings = main.type_of([a, b], INSTANCES), {"dist.min_gb_s": "0", "run.usd_per_node_hour": "0", "dist.backend": "auto"}
+        def words(hosts, market, net="", **named):
+            return main.from_type(known, hosts, market, net, {**settings, **named}, lambda defaults: {**settings, **defaults, **named})
+        least = [words([a] * count, "spot") for count in (1, 2, 3, 4, 16)]
         self.assertEqual(least, [["--dist.min_gb_s", str(gb_s)] for gb_s in (200, 60, 28, 28, 28)])
         with mock.patch.object(main, "say") as say:
-            self.assertEqual(main.from_type(known, [a], "on_demand", {**open_, "dist.min_gb_s": "3"}), ["--run.usd_per_node_hour", "22.5"])
+            self.assertEqual(words([a], "on_demand", **{"dist.min_gb_s": "3"}), ["--run.usd_per_node_hour", "22.5"])
         self.assertRegex(say.call_args[0][0], r"^the price of 2020-01-31 is \d+ days old: ")
-        self.assertEqual(main.from_type(known, [a], "on_demand", {"dist.min_gb_s": "3", "run.usd_per_node_hour": "20"}), [])
+        self.assertEqual(words([a], "on_demand", **{"dist.min_gb_s": "0", "run.usd_per_node_hour": "20"}), [])
         self.assertIsNone(main.type_of([a, Host("c", 8, {"machine": ["unknown"]})], INSTANCES))
 
 

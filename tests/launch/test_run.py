@@ -22,7 +22,6 @@ import main
 import nodes
 import tandem_program
 from errors import CONFIG, DATA, Failure
-from hosts import Host, Platform
 from recorded import GOOD
 from settings import read_file, read_settings
 from supervised import CAUSES, HANGS, Launched, in_memory, is_alive, process_of, record_in, trained, wait_until
@@ -85,23 +84,29 @@ class Settings(Launched):
         settings = ["--data.path=x", "--train.global_batch=24"]
         self.assertEqual(read_settings(path, settings), read_settings(tandem_program.TANDEM, settings))
 
-    def print_command(self, *settings):
-        """The command of `run.sh --print` for a p4d.24xlarge."""
+    def print_command(self, *settings, options=("--hosts", "localhost:8")):
+        """The command of `run.sh --print` for p4d.24xlarge."""
         def answer(platform, hosts, *_):
-            hosts[0].facts = dict(GOOD)
+            for host in hosts:
+                host.facts = dict(GOOD)
             return hosts
         shown = io.StringIO()
         with mock.patch.object(nodes, "ask_all", answer), contextlib.redirect_stdout(shown):
-            self.assertEqual(main.main(["--tandem", tandem_program.TANDEM, "--hosts", "localhost:8", "--print", "--", "train", "--data.path", "x",
-                                        "--train.global_batch", "8", *settings]), 0)
+            self.assertEqual(main.main(["--tandem", tandem_program.TANDEM, *options, "--print", "--", "train", "--data.path", "x",
+                                        "--train.global_batch", "16", *settings]), 0)
         return shlex.split(shown.getvalue().splitlines()[-1])
 
     def test_bandwidth_and_price_are_those_of_the_machine_unless_the_user_has_one(self):
         known = main.machine_types()[GOOD["machine"][0]]
         price = ["--run.usd_per_node_hour", str(known["usd_per_hour"]["on_demand"]["usd"])]
         self.assertEqual(self.print_command()[-4:], ["--dist.min_gb_s", str(known["bus_gb_s"]["1"]), *price])
-        for own in [["--dist.min_gb_s", "3"], ["--dist.min_gb_s=3"]]:
+        file = write_program(self.path("own.cfg"), "[dist]\nmin_gb_s = 0\n")
+        for own in [["--dist.min_gb_s", "3"], ["--dist.min_gb_s=3"], ["--dist.min_gb_s", "0"], [file], ["--dist.backend", "mpi"]]:
             self.assertEqual(self.print_command(*own)[-len(own) - 2:], [*own, *price])
+        two = ["--hosts", "a:8,b:8", "--net"]
+        self.assertEqual(self.print_command(options=[*two, "efa"])[-4:], ["--dist.min_gb_s", str(known["bus_gb_s"]["2"]), *price])
+        self.assertEqual(self.print_command(options=[*two, "sockets"])[-4:], ["--train.global_batch", "16", *price])
+        self.assertEqual(self.print_command("--run.usd_per_node_hour=0")[-2:], ["--dist.min_gb_s", str(known["bus_gb_s"]["1"])])
         for setting in ("--dist.min_gb_s", "--run.usd_per_node_hour"):
             self.assertNotIn(setting, self.print_command("--run.device", "cpu"))
         islands = ["--dist.islands", "2", "--dist.zero", "1"]
@@ -332,16 +337,6 @@ class OneMachine(Launched):
         env = self.launcher(f"""setsid "$@" & while [ ! -s {self.path('left-pid')} ]; do sleep 0.1; done; exit 1""")
         self.finish(self.start("left", tandem=rank, env=env), 1)
         wait_until(lambda: not is_alive(self.lines("left-pid")[0]))
-
-    def test_a_lost_host_is_not_waited_for_and_a_slow_one_is(self):
-        seconds_of = {"lost": [], "slow": []}
-
-        def call(platform, host, script, *arguments, seconds=nodes.ANSWER_S):
-            seconds_of[host.name].append(seconds)
-            return "", "no answer" * (host.name == "lost")
-        with mock.patch.object(nodes, "call", call):
-            nodes.end_job(Platform("ssh", "lost,slow", ""), [Host("lost"), Host("slow", answer_s=5)], "job", "records")
-        self.assertEqual(seconds_of, {"lost": [nodes.END_S], "slow": [nodes.END_S + 5, nodes.ANSWER_S]})
 
     def test_srun_that_starts_nothing_has_not_finished(self):
         """Slurm's srun was seen to end with 0 after "task 0 launch failed"."""

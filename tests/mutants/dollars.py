@@ -16,7 +16,7 @@ MUTANTS = [
            ["program.estimate Estimates.test_dollars"]),
     Mutant("estimate: the largest micro-batch divides nothing", "src/commands/estimate.cpp", "tried.train.micro_batch = usable;",
            "tried.train.micro_batch = 1;", ["program.estimate Estimates.test_the_largest_micro_batch"]),
-    Mutant("run.sh: the machine's price and bandwidth overrule the user's", RUN, "if value and float(settings[key]) == 0}", "if value}",
+    Mutant("run.sh: the machine's price and bandwidth overrule the user's", RUN, " if taken[key] != settings[key]}", "}",
            ["launch.checks Choices.test_what_follows_from_the_machine_type"]),
     Mutant("recommend: nodes are free", RECOMMEND, 'row["hours"] * row["nodes"] * row["price"]["usd"]', 'row["hours"] * row["price"]["usd"]',
            [ADVICE + "test_one_row_by_hand"]),

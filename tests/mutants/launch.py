@@ -30,6 +30,7 @@ KILLED = noticed_by("Signals.test_no_process_is_left_when_the_supervisor_is_kill
 EARLY = noticed_by("Signals.test_a_stop_waits_until_the_run_catches_it")
 ENOUGH = ["launch.checks Checks.test_what_is_just_enough"]
 FEW = ["launch.run OneMachine.test_a_launcher_that_started_too_little_has_not_finished"]
+OWN = ["launch.run Settings.test_bandwidth_and_price_are_those_of_the_machine_unless_the_user_has_one"]
 MUTANTS = [
     Mutant("run.sh does not obey nohup", "launch/run/job.py", "if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:", "if True:",
            ["launch.checks Signals.test_nohup_lets_a_job_outlive_its_terminal"]),
@@ -105,6 +106,9 @@ MUTANTS = [
            ["launch.nccl_log NcclLogs.test_what_is_wrong"]),
     Mutant("GPUDirect RDMA is asked of every machine type", "launch/run/nccl_log.py", ' and self.known.get("gpudirect_rdma")', "",
            ["launch.nccl_log NcclLogs.test_machine_types_without_gpudirect_rdma"]),
+    Mutant("an explicit 0 is overruled by the machine type's value", MAIN, "taken[key] != settings[key]", "float(settings[key]) == 0", OWN),
+    Mutant("sockets must be as fast as EFA", MAIN, 'if net != "sockets" and', "if", OWN),
+    Mutant("MPI must be as fast as NCCL", MAIN, ' and settings["dist.backend"] != "mpi"', "", OWN),
     Mutant("a job of which one rank was started has finished", MAIN, "if code != 0 or count == ranks:", "if code != 0 or count > 0:", FEW),
     Mutant("a launcher that starts nothing is said to be tried a fourth time", MAIN, "left > 0 and job.stop_at", "job.stop_at", FEW),
     Mutant("a launcher that starts nothing is tried again after a stop", MAIN, "left > 0 and job.stop_at is None", "left > 0",
@@ -179,7 +183,7 @@ MUTANTS = [
     Mutant("a host whose login is slow is lost", NODES, "LOST_S / 2 + host.answer_s", "LOST_S / 2",
            ["launch.checks Refusals.test_a_host_whose_login_is_slow_is_not_lost"]),
     Mutant("a slow host has no time to end what is left of a job", NODES, "script, job, records)", "script, job, records, seconds=END_S)",
-           ["launch.run OneMachine.test_a_lost_host_is_not_waited_for_and_a_slow_one_is"]),
+           ["launch.nodes Ends.test_a_lost_host_is_not_waited_for_and_a_slow_one_is"]),
     Mutant("--print waits for the hosts", NODES, "if not error or only_show]", "if not error]", ["launch.run OneMachine.test_print_does_not_need_the_hosts"]),
     Mutant("a stop that the service asked for is a failure", SAGEMAKER, "return 0 if self.asked and code == STOPPED else code",
            "return code", ["launch.sagemaker OneHost.test_a_stop_saves"]),

@@ -82,6 +82,16 @@ class Shared(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
+    def test_a_lost_host_is_not_waited_for_and_a_slow_one_is(self):
+        seconds_of = {"lost": [], "slow": []}
+
+        def call(platform, host, script, *arguments, seconds=nodes.ANSWER_S):
+            seconds_of[host.name].append(seconds)
+            return "", "no answer" * (host.name == "lost")
+        with mock.patch.object(nodes, "call", call):
+            nodes.end_job(Platform("ssh", "lost,slow", ""), [Host("lost"), Host("slow", answer_s=5)], "job", "records")
+        self.assertEqual(seconds_of, {"lost": [nodes.END_S], "slow": [nodes.END_S + 5, nodes.ANSWER_S]})
+
     def test_the_end_of_a_job_waits_for_dying_processes(self):
         """One that has no environment any more, and stays until a process in its namespace is reaped, which its parent does not do yet."""
         pretend_hosts.require()
