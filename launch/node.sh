@@ -25,11 +25,13 @@ fi
 fact open_mpi "$(mpirun --version 2>/dev/null | sed -n 's/^mpirun (Open MPI) //p')"
 
 # GPUs and what they need.
+# Without the persistence daemon each question wakes all GPUs, which takes seconds: all at once, they are woken once.
+ask_gpus() { timeout 8 nvidia-smi "--query-$1" --format=csv,noheader,nounits 2>/dev/null | sed -nu "$2" & }
 if has nvidia-smi; then
-  timeout 8 nvidia-smi --query-gpu=memory.total,driver_version --format=csv,noheader,nounits 2>/dev/null | sed -n 's/^\([0-9]*\), \(.*\)/gpu \1 \2/p'
-  timeout 8 nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader 2>/dev/null | sed 's/^/gpu_process /'
-  timeout 8 nvidia-smi --query-remapped-rows=gpu_bus_id,remapped_rows.pending --format=csv,noheader 2>/dev/null |
-    sed -n 's/^\(.*\), *\(1\|[Yy]es\)$/gpu_remapping \1/p'
+  ask_gpus gpu=memory.total,driver_version 's/^\([0-9]*\), \(.*\)/gpu \1 \2/p'
+  ask_gpus compute-apps=pid,process_name 's/^/gpu_process /p'
+  ask_gpus remapped-rows=gpu_bus_id,remapped_rows.pending 's/^\(.*\), *\(1\|[Yy]es\)$/gpu_remapping \1/p'
+  wait
 fi
 if has systemctl; then
   manager=$(systemctl is-active nvidia-fabricmanager 2>/dev/null)

@@ -143,6 +143,8 @@ MUTANTS = [
            "        if False:\n            raise Failure(TEMPORARY", ["launch.nodes Shared.test_a_host_that_is_lost_is_no_fault_of_the_folder"]),
     Mutant("a GPU that a dying process still holds ends the job", NODES, "        ask_all(platform, busy, arguments, wait, 0)\n", "        break\n",
            ["launch.nodes Gpus.test_a_gpu_that_a_dying_process_still_holds"]),
+    Mutant("GPUs are asked one question after the other", "launch/node.sh", '| sed -nu "$2" & }', '| sed -nu "$2"; }',
+           ["launch.nodes Gpus.test_questions_that_take_long_are_asked_at_once"]),
     Mutant("run.sh does not wait for GPUs", MAIN, "        if uses_gpus:\n", "        if False:\n", ["launch.ssh Faults.test_three_faults_at_once"]),
     Mutant("the end of a job does not wait for dying processes", "launch/end_job.sh", "    while grep -qs", "    while false && grep -qs",
            ["launch.nodes Ends.test_the_end_of_a_job_waits_for_dying_processes"]),

@@ -45,6 +45,12 @@ class Gpus(unittest.TestCase):
         for wait in (0, 1):
             self.assertEqual(self.facts(uses.format(""), wait)[0]["gpu_process"], ["17, tandem"])
 
+    def test_questions_that_take_long_are_asked_at_once(self):
+        """Each of three waits for the others."""
+        facts = self.facts('mkdir "$here/$1"; until [ "$(ls -d "$here"/--query-* | wc -l)" = 3 ]; do sleep 0.1; done\n'
+                           'case $1 in *compute-apps*) echo "17, tandem" ;; *rows*) echo "1C.0, Yes" ;; *) echo "40960, 580.95.05" ;; esac', 0)[0]
+        self.assertEqual([facts.get(key) for key in ("gpu", "gpu_process", "gpu_remapping")], [["40960 580.95.05"], ["17, tandem"], ["1C.0"]])
+
 
 class Shared(unittest.TestCase):
     def find(self, answer):
