@@ -17,16 +17,19 @@ The exit code is that of the last attempt."
 say() { echo "supervise: $*" >&2 || true; }
 refuse() { say "$*"; exit 2; }
 exec {never}<> <(:)  # a pipe that nobody writes to
+clock() { read -r now _ </proc/uptime; }  # seconds with two decimals, which no change of the date moves
 pause() { read -rt "$1" -u "$never" || true; }  # it starts no process, which would stay when this one is killed
 
 # Kills every process that an attempt started, also those in sessions of their own, and waits until they are gone.
 kill_rest() {
-  local pids pid until=$((SECONDS + 30))
+  local pids pid until
+  clock
+  until=$((${now%.*} + 30))
   while pids=$(grep -lszxF "TANDEM_SUPERVISOR=$id" /proc/[0-9]*/environ | tr -dc '0-9\n' || true)
-    [ -n "$pids" ] && [ "$SECONDS" -lt "$until" ]; do
+    clock && [ -n "$pids" ] && [ "${now%.*}" -lt "$until" ]; do
     for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
     for pid in $pids; do  # a dead process has no environment any more, but may still hold a GPU
-      while grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/task/"*/status && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
+      while grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/task/"*/status && clock && [ "${now%.*}" -lt "$until" ]; do pause 0.1; done
     done
   done
 }
@@ -105,10 +108,11 @@ newest_step() {
   echo "${newest/-1/null}"
 }
 
-stop_at=""  # when a stop was requested, in $SECONDS
+clock
+stop_at=""  # when a stop was requested
 request_stop() {
   [ -z "$stop_at" ] || return 0
-  stop_at=$SECONDS
+  stop_at=${now%.*}  # as a loop has just read it: a read in here would leave the one in pause without its time
   say "stop requested: SIGUSR1 to the command, and SIGKILL after $grace s"
 }
 trap request_stop TERM INT HUP USR1
@@ -131,8 +135,9 @@ attempt() {
   TANDEM_SUPERVISOR=$id setsid "$@" &
   child=$!
   while kill -0 "$child" 2>/dev/null; do
+    clock
     if [ -n "$stop_at" ]; then
-      waited=$((SECONDS - stop_at))
+      waited=$((${now%.*} - stop_at))
       if [ -z "$sent" ] && { [ "$run/config.cfg" -nt "$attempts" ] || [ $((2 * waited)) -ge "$grace" ]; }; then
         kill -USR1 "$child" 2>/dev/null || true
         sent=1
@@ -167,9 +172,12 @@ best=$(newest_step) failures=0 delay=$backoff
 while :; do
   # A line that a crash has cut, perhaps to zeros, stays one of its own.
   [ -z "$(tail -c 1 "$attempts" | tr '\0' 0)" ] || echo >>"$attempts" || true
-  started=$(date +%s%N) number=$(($(wc -l <"$attempts" || true) + 1)) code=0
+  started=$(date +%s) number=$(($(wc -l <"$attempts" || true) + 1)) code=0
+  clock
+  begun=$now
   attempt "$@"
-  tenths=$((($(date +%s%N) - started) / 100000000))
+  clock
+  tenths=$(((10#${now/.} - 10#${begun/.}) / 10))
   kill_rest
   remove_leftovers
 
@@ -187,12 +195,13 @@ while :; do
   next=stop
   [ -z "$again" ] || [ -n "$stop_at" ] || [ "$failures" -gt "$max_restarts" ] || next="restart in $delay s"
   printf '{"attempt":%d,"start":"%s","seconds":%d.%d,"code":%d,"meaning":"%s","step":%s,"next":"%s"}\n' "$number" \
-    "$(date -u -d "@${started%?????????}" +%Y-%m-%dT%H:%M:%SZ)" $((tenths / 10)) $((tenths % 10)) "$code" "$(meaning "$code")" \
+    "$(date -u -d "@$started" +%Y-%m-%dT%H:%M:%SZ)" $((tenths / 10)) $((tenths % 10)) "$code" "$(meaning "$code")" \
     "$step" "$next" >>"$attempts" || say "cannot write to $attempts"
   say "attempt $number ended with $code ($(meaning "$code")), last saved step: ${step/null/none}; $next"
   if [ -n "$again" ] && [ -n "$recorded" ] && [ -z "$stop_at" ]; then say_cause "$@"; fi
   [ "$next" != stop ] || exit "$code"
-  until=$((SECONDS + delay)) delay=$((2 * delay > 60 ? 60 : 2 * delay))
-  while [ -z "$stop_at" ] && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
+  clock
+  until=$((${now%.*} + delay)) delay=$((2 * delay > 60 ? 60 : 2 * delay))
+  while [ -z "$stop_at" ] && clock && [ "${now%.*}" -lt "$until" ]; do pause 0.1; done
   [ -z "$stop_at" ] || exit "$code"
 done

@@ -62,6 +62,13 @@ MUTANTS = [
            EARLY),
     Mutant("a stop is never passed on without config.cfg", SUPERVISE, '[ $((2 * waited)) -ge "$grace" ]', "false",
            noticed_by("Signals.test_a_stop_of_what_writes_no_config")),
+    *(Mutant(name, file, text, replacement, [f"launch.date Date.test_a_step_{case}"]) for name, file, text, replacement, case in [
+        ("a step of the date kills a save", SUPERVISE, "read -r now _ </proc/uptime; }", "now=$SECONDS.00; }", "ahead_in_a_stop_kills_no_save"),
+        ("a step of the date makes the back-off long", SUPERVISE, "read -r now _ </proc/uptime; }", "now=$SECONDS.00; }", "back_in_the_back_off"),
+        ("a step of the date makes an attempt shorter than nothing", SUPERVISE, "tenths=$(((10#${now/.} - 10#${begun/.}) / 10))",
+         "tenths=$(((($(date +%s) - started) * 10)))", "back_in_an_attempt"),
+        ("a read in a trap takes the time of the pause that it is in", SUPERVISE, "  stop_at=${now%.*}", "  clock; stop_at=${now%.*}",
+         "ahead_in_a_stop_kills_no_save")]),
     Mutant("a stop in the back-off is forgotten", SUPERVISE, '[ -z "$stop_at" ] || exit "$code"', ":",
            noticed_by("Signals.test_a_stop_during_the_back_off")),
     Mutant("there is no deadline", SUPERVISE, '[ "$waited" -lt "$grace" ] || kill_rest', "true || kill_rest",
