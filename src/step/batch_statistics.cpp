@@ -48,6 +48,7 @@ void BatchStatistics::begin_step() {
   written_ = false;
   if (exact_) {
     exact_->begin_step();
+    zero(stream_, sum_);  // An attempt whose gradients did not fit leaves the sums of all ranks.
   }
 }
 

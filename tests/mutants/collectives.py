@@ -3,6 +3,9 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("exact: a step that is run again counts its batch statistics twice", "src/step/batch_statistics.cpp",
+           "    zero(stream_, sum_);  // An attempt whose gradients did not fit leaves the sums of all ranks.\n", "",
+           ["step.batch_statistics_np2"]),
     Mutant("ring: every piece of a part is its first one", "comm/transport/ring.cpp",
            "    return piece_of(parts, part, round % pieces, piece);\n  };\n  const auto landed",
            "    return piece_of(parts, part, 0, piece);\n  };\n  const auto landed",
