@@ -47,8 +47,8 @@ std::string ServeMetrics::Histogram::text(const char* name, const char* help) co
   for (size_t i = 0; i < kBounds.size(); ++i) {
     text += str(name, "_bucket{le=\"", kBounds[i], "\"} ", within[i], "\n");
   }
-  return text + str(name, "_bucket{le=\"+Inf\"} ", count, "\n", name, "_sum ", sum, "\n", name,
-                    "_count ", count, "\n");
+  return text + str(name, "_bucket{le=\"+Inf\"} ", count, "\n", name, "_sum ", std::to_string(sum),
+                    "\n", name, "_count ", count, "\n");
 }
 
 std::string ServeMetrics::text() const {

@@ -129,6 +129,58 @@ TEST(Api, AModelThatFailsIsSaidToAll) {
   std::future<void> running = endpoint.run();
   const auto text = endpoint.ask_for_text();
   endpoint.decoder.wait_for_a_step();
+// Two texts fit. The request for one, which came later, needs not wait for all four of the other.
+TEST(Api, ThoseWhoWaitTakeTurns) {
+  Endpoint endpoint(false, 2);
+  std::future<void> running = endpoint.run();
+  const auto four = endpoint.ask("POST", "/v1/completions",
+                                 R"({"prompt": "a", "max_tokens": 3, "temperature": 0, "n": 4})");
+  endpoint.decoder.wait_for_a_step();
+  const auto one = endpoint.ask_for_text();
+  EXPECT_EQ(endpoint.ask_for_text()->wait().first, 429);  // after that one, which is in the queue
+  endpoint.decoder.go_on.count_down();
+  EXPECT_EQ(one->wait().first, 200);
+  EXPECT_EQ(four->wait().first, 200);
+  EXPECT_LT(one->order, four->order);
+  endpoint.stops = true;
+  running.get();
+}
+
+TEST(Api, AsManyAreReadLater) {
+  std::latch begun{1}, go_on{1};
+  const Api::Post post = [&](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) {
+    begun.count_down();
+    go_on.wait();
+    answer->send(200, "", "", {});
+  };
+  ServeMetrics metrics;
+  TextService service(1, metrics);
+  Api api({.name = "", .posts = {{"/slow", post}}, .queue = 2}, service, metrics);
+  const auto ask = [&] {
+    auto answer = std::make_shared<KeptAnswer>();
+    api.handle({.method = "POST", .path = "/slow"}, answer);
+    return answer;
+  };
+  const auto first = ask();
+  begun.wait();
+  const auto second = ask(), third = ask();
+  EXPECT_EQ(ask()->wait().first, 429);
+  second->gone = true;
+  const auto fourth = ask();
+  EXPECT_EQ(ask()->wait().first, 429);
+  go_on.count_down();
+  for (const auto& answer : {first, third, fourth}) {
+    EXPECT_EQ(answer->wait().first, 200);
+  }
+}
+
+TEST(Metrics, ASumOfDaysKeepsItsFractions) {
+  ServeMetrics metrics;
+  metrics.count_image(1e7);
+  metrics.count_image(0.25);
+  EXPECT_NE(metrics.text().find("tandem_image_seconds_sum 10000000.25"), std::string::npos);
+}
+
   endpoint.decoder.go_on.count_down();
   EXPECT_EQ(text->wait().first, 500);
   try {
