@@ -206,8 +206,8 @@ AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, boo
                       .stops = fields.texts("stop"),
                       .sampling = {.temperature = fields.number("temperature", 1, 0, 1000),
                                    .top_k = fields.integer("top_k", 0, 0),
-                                   .top_p = fields.number("top_p", 1, 1e-6, 1),
-                                   .seed = seed_of(fields.integer("seed", -1, 0))}};
+                                   .top_p = fields.number("top_p", 1, 1e-6, 1)}};
+  const int64_t seed = fields.integer("seed", -1, 0);
   const bool echoes = !is_chat && fields.flag("echo", false);
   if (!is_chat) {
     request.likeliest = fields.integer("logprobs", -1, 0, kMostLikeliest);
@@ -222,6 +222,7 @@ AskedTexts asked_for(JsonFields& fields, const std::vector<Prompt>& prompts, boo
   for (const Prompt& prompt : prompts) {
     const int64_t tokens = std::ssize(prompt.tokens);
     request.prompt = prompt.tokens;
+    request.sampling.seed = seed_of(seed);  // another one for each prompt, unless one is given
     request.tokens =
         tokens_after(tokens, is_chat ? fields.integer("max_completion_tokens", wanted, 1) : wanted,
                      is_chat ? model.context : kUsualTokens, model);

@@ -72,8 +72,9 @@ class Serving(Served):
         tokens = self.server.complete(prompt=[1, 2, 3], max_tokens=4, temperature=0, echo=True)["choices"][0]["text"]
         self.assertEqual(tokens[3:], self.generate(tokens[:3], "--tokens", "4", "--temperature", "0"))
         self.assertEqual(self.server.complete(prompt="a")["usage"]["completion_tokens"], 16)
-        unseeded = {self.server.complete(prompt="a", max_tokens=40, temperature=2)["choices"][0]["text"] for _ in range(2)}
-        self.assertEqual(len(unseeded), 2)
+        unseeded = self.server.complete(prompt=["a", "a"], max_tokens=40, temperature=2, stop=1024 * "a")["choices"]
+        unseeded += self.server.complete(prompt="a", max_tokens=40, temperature=2)["choices"]
+        self.assertEqual(len({choice["text"] for choice in unseeded}), 3)
 
     def test_streams(self):
         request = {"prompt": "red ", "max_tokens": 30, "seed": 5, "temperature": 0.8, "stream": True, "stream_options": {"include_usage": True},
