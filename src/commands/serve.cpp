@@ -183,7 +183,8 @@ void serve(const Request& request, World& world) {
   } else {
     endpoint = std::make_unique<ImageEndpoint>(request, stored, config, metrics);
   }
-  Api api({.name = name, .posts = endpoint->posts()}, endpoint->state(), metrics);
+  Api api({.name = name, .posts = endpoint->posts(), .queue = request.queue}, endpoint->state(),
+          metrics);
   HttpServer server(
       request.host, static_cast<int>(request.port),
       {.body_bytes = request.max_body_kb << 10, .answer = std::chrono::seconds(request.timeout_s)},

@@ -35,9 +35,16 @@ void Api::handle(HttpRequest request, const std::shared_ptr<HttpAnswer>& answer)
   if (!is_post) {
     return get(request.path, *answer);
   }
-  const std::lock_guard lock(mutex_);
-  posted_.push_back({std::move(request), answer});
-  came_.notify_one();
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(posted_, [](const Posted& posted) { return posted.answer->is_gone(); });
+    if (std::ssize(posted_) < options_.queue) {
+      posted_.push_back({std::move(request), answer});
+      came_.notify_one();
+      return;
+    }
+  }
+  send_error(*answer, 429, "too many requests wait; try again later");
 }
 
 void Api::get(const std::string& path, HttpAnswer& answer) const {

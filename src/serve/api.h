@@ -27,6 +27,7 @@ class Api {
     std::string name;                               // in /v1/models
     std::map<std::string, Post> posts;              // by path; a thread of the API's own calls them
     std::chrono::milliseconds longest_step{10000};  // of the model; then /ping says 503
+    int64_t queue = 64;  // posts that wait to be read; more are refused with 429
   };
 
   Api(Options options, const ModelState& model, const ServeMetrics& metrics);

@@ -28,9 +28,10 @@ void TextService::begin(std::deque<WaitingTexts>& queue) {
                         std::make_unique<TextWriter>(std::move(asked.texts[index]), *tokenizer_),
                         asked.came});
     batch_->add(*running_.back().writer);
-    if (asked.begun == asked.texts.size()) {
-      queue.pop_front();
+    if (asked.begun < asked.texts.size()) {  // those who wait take turns
+      queue.push_back(std::move(asked));
     }
+    queue.pop_front();
   }
   metrics_.set_load(std::ssize(queue), batch_->texts());
 }

@@ -18,13 +18,17 @@ using namespace std::chrono_literals;
 class KeptAnswer final : public HttpAnswer {
  public:
   void send(int status, std::string, std::string body, HttpHeaders) override {
+    order = ++answers;
     sent_.set_value({status, std::move(body)});
   }
   void begin(int, std::string, HttpHeaders) override {}
   void write(std::string) override {}
   void end() override {}
-  bool is_gone() const override { return false; }
+  bool is_gone() const override { return gone; }
   std::pair<int, std::string> wait() { return sent_.get_future().get(); }
+  static inline std::atomic<int> answers = 0;
+  std::atomic<int> order = 0;  // among all
+  std::atomic<bool> gone = false;
 
  private:
   std::promise<std::pair<int, std::string>> sent_;
@@ -64,7 +68,8 @@ class HeldDecoder final : public Decoder {
 };
 
 struct Endpoint {
-  explicit Endpoint(bool fails = false) : decoder(fails), batch(decoder, test_stream(), 256) {}
+  explicit Endpoint(bool fails = false, int64_t queue = 1)
+      : decoder(fails), batch(decoder, test_stream(), 256), service(queue, metrics) {}
   std::shared_ptr<KeptAnswer> ask(const std::string& method, const std::string& path,
                                   const std::string& body = "") {
     auto answer = std::make_shared<KeptAnswer>();
@@ -88,7 +93,7 @@ struct Endpoint {
   HeldDecoder decoder;
   TextBatch batch;
   ServeMetrics metrics;
-  TextService service{1, metrics};
+  TextService service;
   std::atomic<bool> stops = false;
   Api api{
       {.name = "model",
@@ -124,11 +129,6 @@ TEST(Api, IsNotWellWhileTheModelLoadsHangsOrEnds) {
   }
 }
 
-TEST(Api, AModelThatFailsIsSaidToAll) {
-  Endpoint endpoint(true);
-  std::future<void> running = endpoint.run();
-  const auto text = endpoint.ask_for_text();
-  endpoint.decoder.wait_for_a_step();
 // Two texts fit. The request for one, which came later, needs not wait for all four of the other.
 TEST(Api, ThoseWhoWaitTakeTurns) {
   Endpoint endpoint(false, 2);
@@ -181,6 +181,11 @@ TEST(Metrics, ASumOfDaysKeepsItsFractions) {
   EXPECT_NE(metrics.text().find("tandem_image_seconds_sum 10000000.25"), std::string::npos);
 }
 
+TEST(Api, AModelThatFailsIsSaidToAll) {
+  Endpoint endpoint(true);
+  std::future<void> running = endpoint.run();
+  const auto text = endpoint.ask_for_text();
+  endpoint.decoder.wait_for_a_step();
   endpoint.decoder.go_on.count_down();
   EXPECT_EQ(text->wait().first, 500);
   try {
