@@ -58,7 +58,7 @@ bool TextWriter::push(const std::string& text) {
   for (const std::string& stop : request_.stops) {
     first = stop.empty() ? first : std::min(first, held_.find(stop));
     for (size_t length = std::min(stop.size(), held_.size()); length > keep; --length) {
-      if (held_.ends_with(stop.substr(0, length))) {
+      if (held_.ends_with(std::string_view(stop).substr(0, length))) {
         keep = length;
       }
     }

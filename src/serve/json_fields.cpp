@@ -8,7 +8,7 @@ namespace tandem {
 namespace {
 
 constexpr int kDeepest = 16;
-constexpr size_t kMostTexts = 16;
+constexpr size_t kMostTexts = 16, kLongestText = 1024;
 
 template <class... Args>
 [[noreturn]] void refuse(const char* name, const Args&... why) {
@@ -83,11 +83,12 @@ std::vector<std::string> JsonFields::texts(const char* name) {
   for (const nlohmann::json& each : !value              ? nlohmann::json::array()
                                     : value->is_array() ? *value
                                                         : nlohmann::json::array({*value})) {
-    if (!each.is_string() || each.get_ref<const std::string&>().empty() ||
-        texts.size() == kMostTexts) {
-      refuse(name, "must be a text or a list of at most ", kMostTexts, ", none empty");
+    const std::string text = each.is_string() ? each.get<std::string>() : "";
+    if (text.empty() || text.size() > kLongestText || texts.size() == kMostTexts) {
+      refuse(name, "must be a text or a list of at most ", kMostTexts, ", each of 1 to ",
+             kLongestText, " bytes");
     }
-    texts.push_back(each);
+    texts.push_back(text);
   }
   return texts;
 }

@@ -157,7 +157,8 @@ class Serving(Served):
         self.refused(400, "parameter 'mirostat' is not known", prompt="a", mirostat=1)
         self.refused(400, "'n' times the prompts", prompt=["a"] * 129)
         self.refused(400, "'temperature' must be a number", prompt="a", temperature="hot")
-        self.refused(400, "'stop' must be", prompt="a", stop=[""])
+        for stop in ["", 1025 * "a"]:
+            self.refused(400, "'stop' must be a text or a list of at most 16, each of 1 to 1024 bytes", prompt="a", stop=["b", stop])
         self.refused(400, "'stream' must be true or false", prompt="a", stream=1)
         self.refused(400, "'stream_options' must be an object, and needs 'stream'", prompt="a", stream=True, stream_options=5)
         self.refused(400, "'stream_options' must be an object, and needs 'stream'", prompt="a", stream_options={})
