@@ -92,12 +92,13 @@ void HttpOutbox::begin(int status, std::string content_type, HttpHeaders headers
 
 void HttpOutbox::write(std::string piece) {
   advance(Stage::kStream, [&] {
-    if (unread_ > unread_bytes_) {
+    if (unread_ > unread_bytes_ + largest_) {
       is_gone_ = true;
       is_woken_ = false;  // whoever is busy writing must know
       bytes_ = {};
     } else {
       unread_ += std::ssize(piece);
+      largest_ = std::max(largest_, std::ssize(piece));
       bytes_ += piece;
     }
   });

@@ -61,8 +61,8 @@ class HttpOutbox : public HttpAnswer {
   Stage stage_ = Stage::kNothing;
   std::optional<HttpHead> head_{};
   std::string bytes_{};
-  int64_t unread_ = 0;
-  bool is_woken_ = false;  // the other side, which took nothing since
+  int64_t unread_ = 0, largest_ = 0;  // largest piece
+  bool is_woken_ = false;             // the other side, which took nothing since
   std::atomic<bool> is_gone_ = false;
 };
 

@@ -35,7 +35,7 @@ struct HttpLimits {
   std::chrono::milliseconds arrive{10000};
   // No whole answer after so long: 504; if it is being streamed, the connection is closed.
   std::chrono::milliseconds answer{55000};
-  // Bytes of a streamed answer that wait for the client, apart from the last piece and what the
+  // Bytes of a streamed answer that wait for the client, apart from its largest piece and what the
   // system's buffers take; more: the client counts as gone, and the connection is closed.
   int64_t unread_bytes = 64 << 10;
 };

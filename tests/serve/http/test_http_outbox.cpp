@@ -47,16 +47,21 @@ TEST(HttpOutbox, AClientMayLeaveSomeUnread) {
   EXPECT_EQ(box.outbox.take().bytes, "c");
   EXPECT_FALSE(box.outbox.is_gone());
   EXPECT_EQ(box.wakes, 2);
-  box.outbox.write("d");  // 11 bytes waited
+  box.outbox.write(std::string(10, 'd'));
+  EXPECT_FALSE(box.outbox.is_gone());
+  box.outbox.take();
+  box.outbox.write("e");  // 21 bytes waited: more than 10 and the largest piece
   EXPECT_TRUE(box.outbox.is_gone());
-  EXPECT_EQ(box.wakes, 3);
+  EXPECT_EQ(box.wakes, 4);
   EXPECT_EQ(box.outbox.take().bytes, "");
 }
 
 TEST(HttpOutbox, WakesWhoeverIsBusyWhenTooMuchIsUnread) {
   Box box;
   box.outbox.begin(200, "", {});
-  box.outbox.write(std::string(11, 'a'));
+  box.outbox.write(std::string(6, 'a'));
+  box.outbox.write(std::string(6, 'a'));
+  box.outbox.write(std::string(6, 'a'));
   EXPECT_EQ(box.wakes, 1);
   box.outbox.write("b");
   EXPECT_TRUE(box.outbox.is_gone());
