@@ -93,14 +93,20 @@ Image fitted(const Image& image, int64_t channels, int64_t height, int64_t width
     const double length = shrink * static_cast<double>(count);
     return mixes(size, (static_cast<double>(size) - length) / 2, length, count);
   };
-  const std::vector<Mix> columns = covering(image.width, width),
-                         rows = covering(image.height, height);
+  const std::vector<Mix> columns = covering(image.width, width);
+  std::vector<Mix> rows = covering(image.height, height);
+  // Of a narrow image most rows are not used.
+  const int64_t first = rows.front().first;
+  const int64_t used = rows.back().first + std::ssize(rows.back().weights) - first;
+  for (Mix& row : rows) {
+    row.first -= first;
+  }
   Image result{channels, height, width, {}};
   result.pixels.resize(static_cast<size_t>(channels * height * width));
-  std::vector<uint8_t> narrow(static_cast<size_t>(image.height * width));
+  std::vector<uint8_t> narrow(static_cast<size_t>(used * width));
   for (int64_t c = 0; c < channels; ++c) {
-    scale(image.pixels.data() + c * image.height * image.width, {image.height, image.width, 1},
-          columns, narrow.data(), {image.height, width, 1});
+    scale(image.pixels.data() + (c * image.height + first) * image.width, {used, image.width, 1},
+          columns, narrow.data(), {used, width, 1});
     scale(narrow.data(), {width, 1, width}, rows, result.pixels.data() + c * height * width,
           {width, 1, width});
   }
