@@ -78,7 +78,8 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, const RunSta
                          .training = so_far.training,
                          .validation = so_far.validation});
   if (config.log.tensorboard) {
-    const auto resumed = state.step > 0 ? std::optional(state.step) : std::nullopt;
+    const bool goes_on = state.step > 0 || run_.starts.size() > 1;  // one may have saved nothing
+    const auto resumed = goes_on ? std::optional(state.step) : std::nullopt;
     tensorboard_ =
         std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed, directory.folder());
   }

@@ -189,6 +189,25 @@ class Resuming(Life):
             self.small("refused", "--optim.lr", "5", "--dist.bucket_mb", "1", "--checkpoint.resume", resume, code=code)
             self.assertEqual(self.contents("refused"), before)
 
+    def test_storage_that_does_not_answer_loses_no_checkpoint(self):
+        """It is no damage: the start ends with 75, and another one goes on from the newest."""
+        shim = self.path("stale.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", shim], input=STALE, text=True, check=True)
+        self.small("stale", "--train.steps", "10", "--checkpoint.every_steps", "5")
+        before = self.contents("stale")
+        for ranks in [None, 2]:
+            refused = self.small("stale", code=75, ranks=ranks, environment={"LD_PRELOAD": shim})
+            self.assertRegex(refused.stderr, "step-00000010/rank-0000.h5: cannot read byte .*: Stale file handle")
+            self.assertEqual(self.contents("stale"), before)
+        self.assertIn("at step 10 of 20", self.small("stale", "--log.progress", "plain").stdout)
+
+    def test_tensorboard_drops_what_a_start_without_a_save_wrote(self):
+        unsaved = ["--train.steps", "5", "--checkpoint.at_end", "false", "--log.tensorboard", "true"]
+        drops_from_step_1 = b"\x10\x01\x3a\x02\x08\x01"  # an event of step 1 with a SessionLog of status START
+        for starts_before in range(2):
+            self.small("unsaved", *unsaved)
+            self.assertEqual(tandem_program.events(self.run_folder("unsaved")).count(drops_from_step_1), starts_before)
+
 
 class Xxh3(ctypes.Structure):
     _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
