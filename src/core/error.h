@@ -19,7 +19,7 @@ enum class ExitCode : int {
   kNumerical = 64,    // loss or gradient not finite
   kInternal = 70,     // a bug in Tandem
   kOutOfMemory = 71,  // the message says what was requested and what holds the memory
-  kTemporary = 75,    // lost peer or time-out: start the job again
+  kTemporary = 75,    // lost peer, time-out, storage that is silent: start the job again
   kStopped = 85,      // stopped on request, checkpoint saved
 };
 

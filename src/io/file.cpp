@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -20,6 +22,16 @@ namespace {
 bool cannot_rename_directories(int error_number) {
   return error_number == EXDEV || error_number == ENOSYS || error_number == EOPNOTSUPP ||
          error_number == EINVAL;
+}
+
+// As fail_file(), but where storage does not answer now, such as that of a network which has lost
+// its server, another start may read it.
+[[noreturn]] void fail_read(const std::string& path, std::string_view doing, int error_number) {
+  constexpr std::array kPassing = {EIO, ESTALE, ETIMEDOUT, ENOTCONN, ESHUTDOWN, EHOSTDOWN};
+  if (std::ranges::count(kPassing, error_number) > 0) {
+    fail(ExitCode::kTemporary, path, ": cannot ", doing, ": ", std::strerror(error_number));
+  }
+  fail_file(path, doing, error_number);
 }
 
 // What `folder` calls the file.
@@ -89,7 +101,7 @@ Descriptor::Descriptor(const std::string& path, int flags, std::string_view doin
     fail_data(path, ": a symbolic link, which is not written through; remove it");
   }
   if (number_ < 0 && errno != ENXIO) {
-    fail_file(path, doing, errno);
+    (flags & O_ACCMODE) == O_RDONLY ? fail_read(path, doing, errno) : fail_file(path, doing, errno);
   }
   struct stat status {};
   if (::fstat(number_, &status) != 0 || !(S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))) {
@@ -129,7 +141,7 @@ std::string read_file(const std::string& path, RecordLimit limit) {
     limit.check(std::ssize(text), name);  // a file may grow, or say less, as in /proc
   } while (got > 0 || (got < 0 && errno == EINTR));
   if (got < 0) {
-    fail_file(path, "read", errno);
+    fail_read(path, "read", errno);
   }
   return text;
 }
@@ -166,9 +178,11 @@ void FileReader::read(int64_t at, int64_t count, void* out) const {
     if (got < 0 && errno == EINTR) {
       continue;
     }
-    if (got <= 0) {
-      fail_data(path_, ": cannot read byte ", at, ": ",
-                got == 0 ? "the file was cut short" : std::strerror(errno));
+    if (got < 0) {
+      fail_read(path_, str("read byte ", at), errno);
+    }
+    if (got == 0) {
+      fail_data(path_, ": cannot read byte ", at, ": the file was cut short");
     }
     bytes += got;
     at += got;

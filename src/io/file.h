@@ -1,7 +1,7 @@
 // Files and directories as bytes and names, for what is not HDF5: manifests, logs, event files.
 //
 // Every failure throws Error(ExitCode::kData) with one line that begins with the path and says what
-// to do when the disk is full.
+// to do when the disk is full; but kTemporary where reading fails because storage does not answer.
 #pragma once
 
 #include <fcntl.h>

@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 from pathlib import Path
+import struct
+import subprocess
 
 import tandem_program
 from tandem_program import CONFIG, DATA, STOPPED, run
@@ -17,6 +19,22 @@ from test_life_of_a_run import Life
 
 
 class Resuming(Life):
+STALE = """#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+ssize_t pread(int file, void *bytes, size_t count, off_t at) {
+  char link[64], path[4096] = "";
+  sprintf(link, "/proc/self/fd/%d", file);
+  if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "step-00000010/rank-")) return errno = ESTALE, -1;
+  return syscall(SYS_pread64, file, bytes, count, at);
+}
+ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
+"""
+
+
     def contents(self, name, but=("lock",)):
         """Every file in the folder of a run, with its bytes. The lock says who held it last."""
         found = {}
@@ -171,24 +189,6 @@ class Resuming(Life):
         self.small("moved", *begins)
         straight = self.tensors("moved")
         shutil.rmtree(self.checkpoint("moved", 20))
-        os.rename(self.run_folder("source"), self.path("away"))
-        again = self.small("moved", *begins, "--run.usd_per_node_hour", "3")  # as a launcher sets it for other hosts
-        self.assertRegex(again.stdout, r"(?m)^resuming    \S+/moved/checkpoints/step-00000010 at step 10 of 20$")
-        self.assertEqual(self.tensors("moved"), straight)
-        self.assertEqual([line["step"] for line in self.lines("moved")], list(range(6, 21)))
-        self.assertIn("nothing to do", self.small("moved", *begins).stdout)
-        os.rename(self.path("away"), self.run_folder("source"))
-        other = self.small("moved", *begins, "--optim.lr", "0.002")
-        self.assertRegex(other.stdout, r"(?m)^resuming    \S+/source/checkpoints/step-00000005 at step 5 of 20$")
-        self.assertTrue(os.path.exists(self.checkpoint("moved", "discarded-step-00000020")))
-
-    def test_a_refused_start_changes_no_file(self):
-        self.small("refused", "--train.steps", "5")
-        before = self.contents("refused")
-        for resume, code in [("none", CONFIG), (self.path("nowhere"), DATA)]:
-            self.small("refused", "--optim.lr", "5", "--dist.bucket_mb", "1", "--checkpoint.resume", resume, code=code)
-            self.assertEqual(self.contents("refused"), before)
-
     def test_storage_that_does_not_answer_loses_no_checkpoint(self):
         """It is no damage: the start ends with 75, and another one goes on from the newest."""
         shim = self.path("stale.so")
@@ -207,6 +207,24 @@ class Resuming(Life):
         for starts_before in range(2):
             self.small("unsaved", *unsaved)
             self.assertEqual(tandem_program.events(self.run_folder("unsaved")).count(drops_from_step_1), starts_before)
+
+        os.rename(self.run_folder("source"), self.path("away"))
+        again = self.small("moved", *begins, "--run.usd_per_node_hour", "3")  # as a launcher sets it for other hosts
+        self.assertRegex(again.stdout, r"(?m)^resuming    \S+/moved/checkpoints/step-00000010 at step 10 of 20$")
+        self.assertEqual(self.tensors("moved"), straight)
+        self.assertEqual([line["step"] for line in self.lines("moved")], list(range(6, 21)))
+        self.assertIn("nothing to do", self.small("moved", *begins).stdout)
+        os.rename(self.path("away"), self.run_folder("source"))
+        other = self.small("moved", *begins, "--optim.lr", "0.002")
+        self.assertRegex(other.stdout, r"(?m)^resuming    \S+/source/checkpoints/step-00000005 at step 5 of 20$")
+        self.assertTrue(os.path.exists(self.checkpoint("moved", "discarded-step-00000020")))
+
+    def test_a_refused_start_changes_no_file(self):
+        self.small("refused", "--train.steps", "5")
+        before = self.contents("refused")
+        for resume, code in [("none", CONFIG), (self.path("nowhere"), DATA)]:
+            self.small("refused", "--optim.lr", "5", "--dist.bucket_mb", "1", "--checkpoint.resume", resume, code=code)
+            self.assertEqual(self.contents("refused"), before)
 
 
 class Xxh3(ctypes.Structure):
