@@ -7,6 +7,7 @@
 #include "src/core/error.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
+#include "src/io/file_lock.h"
 #include "src/io/hdf5/hdf5.h"
 #include "src/io/safetensors/safetensors.h"
 #include "src/report/writers/metrics_log.h"
@@ -192,6 +193,23 @@ TEST_F(Durability, ANewDirectoryIsOnTheDisk) {
   EXPECT_EQ(taken(), (Calls{"sync " + root_, "sync a"}));
   make_directories(root_ + "/a/b");
   EXPECT_EQ(taken(), Calls());
+}
+
+TEST(FileLock, OfAnotherHostMayGoByItself) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "lock";
+  const FileLock held(path, "run a");
+  const auto code = [&] {
+    try {
+      const FileLock second(path, "run a", AT_FDCWD, std::chrono::milliseconds(0));
+      return ExitCode::kOk;
+    } catch (const Error& error) {
+      return error.code();
+    }
+  };
+  EXPECT_EQ(code(), ExitCode::kConfig);
+  FileWriter(path, FileWriter::Start::kEmpty).write("process 7 on elsewhere since 2026");
+  EXPECT_EQ(code(), ExitCode::kTemporary);
 }
 
 }  // namespace

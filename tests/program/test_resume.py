@@ -5,20 +5,20 @@ out, and checkpoints whose manifests cannot be.
     test_resume.py PATH_TO_TANDEM [unittest arguments]
 """
 import ctypes
+import fcntl
 import json
 import os
 import re
 import shutil
-from pathlib import Path
 import struct
 import subprocess
+from pathlib import Path
 
 import tandem_program
 from tandem_program import CONFIG, DATA, STOPPED, run
 from test_life_of_a_run import Life
 
 
-class Resuming(Life):
 STALE = """#define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -35,6 +35,7 @@ ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
 """
 
 
+class Resuming(Life):
     def contents(self, name, but=("lock",)):
         """Every file in the folder of a run, with its bytes. The lock says who held it last."""
         found = {}
@@ -116,6 +117,18 @@ ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
         self.small("busy", "--train.steps", newest + 5)
         self.assertEqual(self.manifest("busy", newest + 5)["step"], newest + 5)
 
+    def test_the_lock_of_a_lost_host_is_waited_for(self):
+        """Its storage sees late that the host is lost."""
+        self.small("left", "--train.steps", "5")
+        with open(os.path.join(self.run_folder("left"), "lock"), "r+") as lock:
+            fcntl.fcntl(lock, 37, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))  # 37: F_OFD_SETLK
+            lock.write("process 7 on elsewhere since 2026-01-01 00:00:00 UTC")
+            lock.truncate()
+            lock.flush()
+            next_start = self.start("left")
+            self.assertRegex(next_start.stderr.readline(), r"/left is in use by process 7 on elsewhere since .*; waits, as its host may be lost$")
+        self.assertEqual((next_start.communicate(timeout=60)[1], next_start.returncode), ("", 0))
+
     def test_a_finished_run_has_nothing_to_do(self):
         often = ["--checkpoint.every_steps", "5", "--checkpoint.keep", "9", "--log.tensorboard", "true"]
         self.small("again", *often)
@@ -176,19 +189,6 @@ ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
                          [(line["step"], line["val_loss"]) for line in self.lines("straight", "val_loss")])
         self.assertEqual(self.manifest("longer", 5)["validation_loss"], self.lines("longer", "val_loss")[0]["val_loss"])
 
-    def test_a_stop_says_what_goes_on(self):
-        open(self.path("stop"), "w").close()
-        for resume, said in [("none", "checkpoint.resume = auto"), ("auto", "the same command")]:
-            stopped = self.small("stopped", "--checkpoint.resume", resume, "--run.stop_file", self.path("stop"), "--log.progress", "plain", code=STOPPED)
-            self.assertRegex(stopped.stdout, rf"(?m)^stopped on request after step 0; {said} goes on from here$")
-
-    def test_the_same_start_from_a_checkpoint_goes_on(self):
-        """As a supervisor starts it again: once the run has saved, that is where it goes on. Other settings begin there again."""
-        self.small("source", "--train.steps", "5")
-        begins = ["--checkpoint.resume", self.run_folder("source"), "--checkpoint.every_steps", "10", "--log.progress", "plain"]
-        self.small("moved", *begins)
-        straight = self.tensors("moved")
-        shutil.rmtree(self.checkpoint("moved", 20))
     def test_storage_that_does_not_answer_loses_no_checkpoint(self):
         """It is no damage: the start ends with 75, and another one goes on from the newest."""
         shim = self.path("stale.so")
@@ -208,6 +208,19 @@ ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
             self.small("unsaved", *unsaved)
             self.assertEqual(tandem_program.events(self.run_folder("unsaved")).count(drops_from_step_1), starts_before)
 
+    def test_a_stop_says_what_goes_on(self):
+        open(self.path("stop"), "w").close()
+        for resume, said in [("none", "checkpoint.resume = auto"), ("auto", "the same command")]:
+            stopped = self.small("stopped", "--checkpoint.resume", resume, "--run.stop_file", self.path("stop"), "--log.progress", "plain", code=STOPPED)
+            self.assertRegex(stopped.stdout, rf"(?m)^stopped on request after step 0; {said} goes on from here$")
+
+    def test_the_same_start_from_a_checkpoint_goes_on(self):
+        """As a supervisor starts it again: once the run has saved, that is where it goes on. Other settings begin there again."""
+        self.small("source", "--train.steps", "5")
+        begins = ["--checkpoint.resume", self.run_folder("source"), "--checkpoint.every_steps", "10", "--log.progress", "plain"]
+        self.small("moved", *begins)
+        straight = self.tensors("moved")
+        shutil.rmtree(self.checkpoint("moved", 20))
         os.rename(self.run_folder("source"), self.path("away"))
         again = self.small("moved", *begins, "--run.usd_per_node_hour", "3")  # as a launcher sets it for other hosts
         self.assertRegex(again.stdout, r"(?m)^resuming    \S+/moved/checkpoints/step-00000010 at step 10 of 20$")
