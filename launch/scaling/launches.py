@@ -202,7 +202,7 @@ def measure(folder, request, ranks):
         "slowest": slowest([line["slowest"] for line in kept]),
         "slow_save": slowest(saves) if saves else None,
         "own_ms": [line["own_ms"] for line in kept] if "own_ms" in kept[0] else None,
-        "mfu": median([line["mfu"] for line in kept]),
+        "mfu": None if kept[-1]["mfu"] is None else median([line["mfu"] for line in kept]),  # None: the GPU's peak is not known
         "unit": rate.split("_")[0], "units_a_step": round(kept[-1][rate] * kept[-1]["step_ms"] / 1000),
         "loss": kept[-1]["loss"]}
     return figures, settings

@@ -35,7 +35,7 @@ def figures(case, records, plan):
         return row
     measured = [record["measured"] for record in good]
     units = measured[0]["units_a_step"]
-    row.update({key: summary([each[key] for each in measured]) for key in ("step_ms", "exposed_comm_ms", "mfu")})
+    row.update({key: summary([each[key] for each in measured if each[key] is not None]) for key in ("step_ms", "exposed_comm_ms", "mfu")})
     row.update(unit=measured[0]["unit"], units_a_step=units, settings=good[0]["settings"], says=good[0]["says"],
                parts_ms={part: median([each["parts_ms"][part] for each in measured]) for part in measured[0]["parts_ms"]},
                slowest=[each["slowest"] for each in measured],

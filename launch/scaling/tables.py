@@ -77,7 +77,7 @@ def case_table(results):
         row = [name_cell(case, results), " and ".join(case["modes"]), case["ranks"], case["nodes"], case["global_batch"]]
         if case["step_ms"]:
             row += [case["step_ms"]["launches"], with_interval(case["step_ms"], figure), with_interval(case["throughput"], short),
-                    percent(case["mfu"]["median"]), with_interval(case["usd"], figure) if results["price"] else ""]
+                    percent(case["mfu"]["median"]) if case["mfu"] else "not known", with_interval(case["usd"], figure) if results["price"] else ""]
         else:
             row += [0, "", "", "", ""]
         rows.append(row + ["<br>".join(escape(f"launch {each['launch']}: {each['code']}, {each['last_line']}") for each in case["failed"])])
@@ -85,8 +85,8 @@ def case_table(results):
     heads = ["case", "scaling", "#ranks", "#nodes", "#global batch", "#launches", "#step ms", "#a second", "#MFU", dollars,
              "failed"]
     measured = [case for case in results["cases"] if case["step_ms"]]
-    return interval_note([case["step_ms"] for case in measured], "launches") + doubt([case["mfu"] for case in measured], MFU_ABOVE) + table(
-        heads, rows)
+    known = [case["mfu"] for case in measured if case["mfu"]]
+    return interval_note([case["step_ms"] for case in measured], "launches") + doubt(known, MFU_ABOVE) + table(heads, rows)
 
 
 def efficiency_table(results):

@@ -149,7 +149,7 @@ def noise(case, _rows, request):
 def efficiency(case, rows, _request):
     row = against(case, rows, "1 node") or against(case, rows, "1 rank")
     again = "the same again on a machine that does nothing else"
-    if case["mfu"]["median"] > 1:
+    if case["mfu"] and case["mfu"]["median"] > 1:
         return "an MFU above 100 %", f"{case['mfu']['median']:.0%}: {MFU_ABOVE}", again
     if not row:
         return "a baseline", f"{exposed_share(case):.0%} of its step is exposed communication", memory_advice(case)

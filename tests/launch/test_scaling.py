@@ -69,6 +69,15 @@ class Truth(Studies):
         self.assertNotEqual(findings[1], "trains something else")
         self.assertEqual(self.results()["fastest"], "r1-b16", "though 2 ranks took half the time")
 
+    def test_a_gpu_whose_peak_is_not_known(self):
+        """There is no MFU, and all else is as ever."""
+        self.say_truth(mfu=None)
+        self.measure("--launches", 2)
+        self.assertEqual([record["measured"]["mfu"] for record in self.records().values()], [None] * 4)
+        self.assertEqual([(case["mfu"], case["verdict"]["finding"]) for case in self.results()["cases"]], [(None, "a baseline"), (None, "scales well")])
+        self.assertEqual(self.read("report.html").count('<td class="n">not known</td>'), 2)
+        check_report(self, self.study())
+
     def test_the_report_again(self):
         self.charts = True
         self.say_truth(noise=0.01)

@@ -333,6 +333,8 @@ MUTANTS = [
            ["launch.checks HostLists.test_platforms_that_have_hosts_of_their_own"]),
     Mutant("a study in an MPIJob measures all of its hosts", "launch/scaling/launches.py", "if platform.name in OWN_HOSTS:", "if False:",
            ["launch.scaling_plans Plans.test_a_platform_that_takes_all_of_its_hosts_measures_no_case"]),
+    Mutant("a study needs the MFU of every GPU", "launch/scaling/launches.py", 'None if kept[-1]["mfu"] is None else median(', "median(",
+           ["launch.scaling Truth.test_a_gpu_whose_peak_is_not_known"]),
     Mutant("a case has the figures of another number of ranks", "launch/scaling/launches.py", "if started != ranks:", "if False:",
            ["launch.scaling GoingOn.test_another_number_of_ranks"]),
     Mutant("every case is started with the same number of ranks", "launch/scaling/launches.py", """if "{ranks}" not in template:""", "if False:",

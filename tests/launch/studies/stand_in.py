@@ -9,6 +9,7 @@ what a run writes, without training. How long its steps take is known, and writt
     fail         {run name: exit code}
     loss         {part of a run name: added to its loss}
     seconds      that a launch takes
+    mfu          of each step; null where the peak of the GPU is not known
 
 Every start of `train` appends its run name to the file `started` beside it. RANKS is the number of ranks.
 """
@@ -89,7 +90,7 @@ def train(settings, ranks):
     noise = truth.get("noise", 0)
     level = MS_A_SAMPLE * samples(settings, ranks) / truth.get("efficiency", {}).get(str(ranks), 1) * slower * pick.gauss(1, noise)
     added = sum(value for part, value in truth.get("loss", {}).items() if part in settings["run.name"])
-    write(settings, ranks, [level * pick.gauss(1, noise) for _ in range(int(settings["train.steps"]))], added)
+    write(settings, ranks, [level * pick.gauss(1, noise) for _ in range(int(settings["train.steps"]))], added, truth.get("mfu", 0.4))
     print("model       a stand-in\nmachine     a clock\nranks       as many as asked for")
 
 
@@ -98,7 +99,7 @@ def slowest(ms, rank):
     return {"rank": rank, "host": "here", "ratio": 1.02, "step_ms": ms, **parts}
 
 
-def write(settings, ranks, times, added_loss):
+def write(settings, ranks, times, added_loss, mfu):
     folder = os.path.join(settings["run.dir"], settings["run.name"])
     os.makedirs(os.path.join(folder, "checkpoints", "step-00000001"))
     with open(os.path.join(folder, "config.cfg"), "w") as out:
@@ -112,7 +113,7 @@ def write(settings, ranks, times, added_loss):
         for step, ms in enumerate(times, 1):
             ms *= 10 if step <= 5 else 1  # a slow start, which the warm-up drops
             out.write(json.dumps({"step": step, "loss": 4 - step / 100 + added_loss, "lr": 0.001, "grad_norm": 1, "step_ms": ms,
-                                  "tokens_per_s": tokens / ms * 1000, "mfu": 0.4, "wire_bytes": 4000, "exposed_comm_ms": ms / 20,
+                                  "tokens_per_s": tokens / ms * 1000, "mfu": mfu, "wire_bytes": 4000, "exposed_comm_ms": ms / 20,
                                   "wire": {"all_reduce": {"inside": 3000, "between": 1000}, "control": {"inside": 0, "between": 9}},
                                   "peak_bytes": peak_bytes(settings, ranks), "slowest": slowest(ms, ranks - 1),
                                   "own_ms": [round(0.93 * ms, 3)] * (ranks - 1) + [round(0.95 * ms, 3)]}) + "\n")
