@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from statistics import median
+from statistics import mean, median
 
 from command_line import SHOWN, printable
 from errors import CONFIG, DATA, NUMERICAL, Failure
@@ -166,11 +166,17 @@ def between_bytes(wire):
     return sum(sent["between"] for traffic, sent in wire.items() if traffic != "control")
 
 
+def sync_period(settings):
+    """The steps from one exchange of islands to the next; 0: there are no islands."""
+    return 0 if settings["dist.islands"] == "1" else int(settings["dist.sync_every"])
+
+
 def measure(folder, request, ranks):
     """What the steps after the warm-up measured, and all settings with their defaults.
 
     `step_ms` is rank 0's. Every step needs the gradients of all ranks, so no rank gets a step ahead, and in the median it is the
-    time of the slowest rank."""
+    time of the slowest rank. Islands exchange in few steps, which a median drops: theirs is the mean of whole periods, without the
+    last step, which ends with a full exchange."""
     path = os.path.join(folder, "metrics.jsonl")
     steps, saves = {}, []
     try:
@@ -192,17 +198,20 @@ def measure(folder, request, ranks):
         raise Failure(DATA, f"{path} has {len(kept)} of the {request.keep} steps to be kept")
     if kept[-1]["loss"] is None:
         raise Failure(NUMERICAL, f"{path}: the loss of step {request.steps} is not finite")
+    period = sync_period(settings)
+    timed, middle = (kept[:(len(kept) - 1) // period * period], mean) if period else (kept, median)
     [rate] = [key for key in kept[-1] if key in ("tokens_per_s", "images_per_s")]
     figures = {
-        "step_ms": median([line["step_ms"] for line in kept]),
-        "exposed_comm_ms": median([line["exposed_comm_ms"] for line in kept]),
-        "wire_bytes": kept[-1]["wire_bytes"], "between_bytes": between_bytes(kept[-1]["wire"]),
+        "step_ms": middle([line["step_ms"] for line in timed]),
+        "exposed_comm_ms": middle([line["exposed_comm_ms"] for line in timed]),
+        "wire_bytes": round(middle([line["wire_bytes"] for line in timed])),
+        "between_bytes": round(middle([between_bytes(line["wire"]) for line in timed])),
         "peak_bytes": max(line["peak_bytes"] for line in kept),
-        "parts_ms": {part: sum(line["slowest"][part + "_ms"] for line in kept) / len(kept) for part in PARTS},
+        "parts_ms": {part: sum(line["slowest"][part + "_ms"] for line in timed) / len(timed) for part in PARTS},
         "slowest": slowest([line["slowest"] for line in kept]),
         "slow_save": slowest(saves) if saves else None,
         "own_ms": [line["own_ms"] for line in kept] if "own_ms" in kept[0] else None,
-        "mfu": None if kept[-1]["mfu"] is None else median([line["mfu"] for line in kept]),  # None: the GPU's peak is not known
+        "mfu": None if kept[-1]["mfu"] is None else middle([line["mfu"] for line in timed]),  # None: the GPU's peak is not known
         "unit": rate.split("_")[0], "units_a_step": round(kept[-1][rate] * kept[-1]["step_ms"] / 1000),
         "loss": kept[-1]["loss"]}
     return figures, settings

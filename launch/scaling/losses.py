@@ -13,7 +13,7 @@ such as Adam divides by the gradient's own size, so each step adds one such erro
 
 ROUNDOFF = {"auto": 0, "f32": 2**-24, "fp16": 2**-11, "bf16": 2**-8, "int8": 1 / 127}
 CANCELLATION = 10
-# Swept settings that may change rounding only. All others change what is trained.
+# Swept settings that may change rounding only; islands are looked at beside them. All others change what is trained.
 SAME_MODEL = ("dist.", "checkpoint.", "log.", "data.prefetch", "run.device", "run.threads", "train.precision", "train.recompute",
               "train.micro_batch")
 
@@ -30,8 +30,9 @@ def group_of(case):
     loss also depends on its size."""
     settings = case["settings"]
     changes = tuple((key, value) for key, value in case["sweep"].items() if not key.startswith(SAME_MODEL))
+    islands = [settings[f"dist.{key}"] for key in ("islands", "sync_every", "sync_delay")]
     micro_batch = int(settings["train.micro_batch"]) or case["global_batch"] // case["ranks"]
-    return case["global_batch"], changes, micro_batch if settings["model.kind"] == "resnet" else None
+    return case["global_batch"], changes, tuple(islands) if islands[0] != "1" else None, micro_batch if settings["model.kind"] == "resnet" else None
 
 
 def compare(cases, steps):

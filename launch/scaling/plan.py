@@ -12,6 +12,7 @@ from errors import CONFIG, Failure
 from settings import read_settings
 
 from . import prices, program
+from .launches import sync_period
 from .options import assignments
 
 START_S = 20  # seconds assumed for a launch before its first step and after its last one, where nothing was measured yet
@@ -24,6 +25,9 @@ def make_plan(request):
     cases, left_out = {}, []
     for sweep in combinations(request.sweep):
         settings = read_settings(request.tandem, [*request.config_words, *assignments({**request.settings, **sweep})])
+        if sync_period(settings) >= request.keep:
+            raise Failure(CONFIG, f"islands meet every dist.sync_every = {sync_period(settings)} steps, and a launch is the mean of whole periods "
+                                  f"before its last step: use --keep {sync_period(settings) + 1} or more")
         base = int(settings["train.global_batch"])
         for mode, ranks in itertools.product(request.modes, request.ranks):
             batch, reason = batch_of(mode, ranks, base, request.ranks[0])

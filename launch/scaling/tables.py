@@ -140,7 +140,7 @@ def facts(results):
         ("launches", f"{request['launches']} of each case, in blocks that hold every case once; the order of a block is random "
                      f"(seed {request['seed']}), and that of every second block the reverse of the one before"),
         ("a launch", f"the median of {request['keep']} steps after {request['warmup']}; the ranks wait for each other in every "
-                     "step, so this is the slowest rank's"),
+                     "step, so this is the slowest rank's; of islands the mean of whole periods from one exchange to the next"),
         ("efficiency", "throughput of a rank relative to that of the smaller job, the median of the ratios within the blocks"),
         ("price", f"{price['usd_per_node_hour']} dollars a node and hour: {price['basis']}; nodes are paid whole" if price else ""),
         ("predictions", next((case["predicted"]["assumed"] for case in results["cases"]), "")),

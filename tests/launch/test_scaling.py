@@ -78,6 +78,16 @@ class Truth(Studies):
         self.assertEqual(self.read("report.html").count('<td class="n">not known</td>'), 2)
         check_report(self, self.study())
 
+    def test_islands(self):
+        """A launch is the mean of steps 11 to 30, with the exchanges of steps 20 and 30, and without the last step."""
+        self.measure("--launches", 1, "--keep", 25, "--dist.islands", 2, "--dist.sync_every", 10)
+        for case in self.results()["cases"]:
+            self.assertAlmostEqual(case["step_ms"]["median"], 160 + 10, delta=1e-6)
+            self.assertAlmostEqual(case["exposed_comm_ms"]["median"], 170 / 20, delta=1e-6)
+            self.assertAlmostEqual(sum(case["parts_ms"].values()), 170, delta=1e-6)
+            self.assertEqual((case["wire_bytes"], case["between_bytes"]), (4100, 1100))
+            self.assertEqual(case["units_a_step"], 1024 * case["global_batch"])
+
     def test_the_report_again(self):
         self.charts = True
         self.say_truth(noise=0.01)

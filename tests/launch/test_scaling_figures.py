@@ -41,8 +41,9 @@ class Intervals(unittest.TestCase):
 
 class Losses(unittest.TestCase):
     @staticmethod
-    def case(name, loss, ranks=1, precision="f32", kind="gpt", **sweep):
-        settings = {"train.precision": precision, "dist.wire_dtype": "f32", "train.micro_batch": "0", "model.kind": kind}
+    def case(name, loss, ranks=1, precision="f32", kind="gpt", islands=1, every=20, **sweep):
+        settings = {"train.precision": precision, "dist.wire_dtype": "f32", "train.micro_batch": "0", "model.kind": kind,
+                    "dist.islands": str(islands), "dist.sync_every": str(every), "dist.sync_delay": "0"}
         return {"id": name, "loss": loss, "ranks": ranks, "global_batch": 8, "sweep": sweep, "settings": settings}
 
     def differs(self, *cases):
@@ -62,6 +63,12 @@ class Losses(unittest.TestCase):
         self.assertEqual(self.differs(self.case("a", 4.0, **{"optim.lr": "1"}), self.case("b", 3.0, **{"optim.lr": "2"})), [])
         self.assertEqual(self.differs(self.case("a", 4.0, **{"dist.zero": "0"}), self.case("b", 3.0, **{"dist.zero": "2"})), ["b"])
         self.assertEqual(self.differs(self.case("a", 4.0, kind="resnet"), self.case("b", 3.0, ranks=2, kind="resnet")), [])
+
+    def test_islands_train_something_else(self):
+        for more in ({"islands": 2}, {"islands": 4}, {"islands": 2, "every": 10}):
+            others = [self.case("a", 4.0), self.case("b", 3.0, islands=2, ranks=2), self.case("c", 2.0, ranks=4, **more)]
+            self.assertEqual(self.differs(*others), ["c"] * (more == {"islands": 2}))
+        self.assertEqual(self.differs(self.case("a", 4.0), self.case("b", 3.0, every=10)), ["b"], "there is one island")
 
 
 class Order(unittest.TestCase):

@@ -11,6 +11,7 @@ what a run writes, without training. How long its steps take is known, and writt
     seconds      that a launch takes
     mfu          of each step; null where the peak of the GPU is not known
 
+Where there are islands, an exchange adds 100 ms and 1000 bytes to its step, and the last step takes another second.
 Every start of `train` appends its run name to the file `started` beside it. RANKS is the number of ranks.
 """
 import json
@@ -25,7 +26,7 @@ from settings import read_file
 DEFAULTS = {"run.name": "run", "run.dir": "runs", "run.threads": "0", "data.path": "", "model.kind": "gpt", "model.width": "128", "train.steps": "1000",
             "train.global_batch": "16", "train.micro_batch": "0", "train.precision": "f32", "train.log_every": "10",
             "train.eval_every": "0", "train.eval_batches": "0", "dist.zero": "0", "dist.reduce": "ring", "dist.wire_dtype": "f32",
-            "dist.shard": "world", "dist.overlap": "true", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
+            "dist.shard": "world", "dist.overlap": "true", "dist.islands": "1", "dist.sync_every": "20", "dist.sync_delay": "0", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
             "checkpoint.at_end": "true", "checkpoint.async": "true", "log.tensorboard": "true", "log.progress": "auto"}
 MS_A_SAMPLE, TOKENS_A_SAMPLE = 10, 1024
 MEMORY = 64000  # of a rank; a sample takes 1000, and 2000 in stage 0
@@ -109,12 +110,15 @@ def write(settings, ranks, times, added_loss, mfu):
     with open(os.path.join(folder, "report.json"), "w") as out:
         json.dump({"starts": [{"ranks": ranks}]}, out)
     tokens = int(settings["train.global_batch"]) * TOKENS_A_SAMPLE
+    islands, every = settings["dist.islands"] != "1", int(settings["dist.sync_every"])
     with open(os.path.join(folder, "metrics.jsonl"), "w") as out:
         for step, ms in enumerate(times, 1):
             ms *= 10 if step <= 5 else 1  # a slow start, which the warm-up drops
+            exchange = islands and step % every == 0
+            ms += 100 * exchange + 1000 * (islands and step == len(times))
             out.write(json.dumps({"step": step, "loss": 4 - step / 100 + added_loss, "lr": 0.001, "grad_norm": 1, "step_ms": ms,
-                                  "tokens_per_s": tokens / ms * 1000, "mfu": mfu, "wire_bytes": 4000, "exposed_comm_ms": ms / 20,
-                                  "wire": {"all_reduce": {"inside": 3000, "between": 1000}, "control": {"inside": 0, "between": 9}},
+                                  "tokens_per_s": tokens / ms * 1000, "mfu": mfu, "wire_bytes": 4000 + 1000 * exchange, "exposed_comm_ms": ms / 20,
+                                  "wire": {"all_reduce": {"inside": 3000, "between": 1000 + 1000 * exchange}, "control": {"inside": 0, "between": 9}},
                                   "peak_bytes": peak_bytes(settings, ranks), "slowest": slowest(ms, ranks - 1),
                                   "own_ms": [round(0.93 * ms, 3)] * (ranks - 1) + [round(0.95 * ms, 3)]}) + "\n")
         out.write(json.dumps({"step": len(times), "val_loss": 4, "perplexity": 55}) + "\n")

@@ -76,6 +76,8 @@ class Plans(Studies):
              "no case can run: the global batch of 32 is not divisible by 3 ranks; "
              "the global batch of 32 is not divisible by 5 ranks"),
             (["--dist.shard", "node"], "no case can run: dist.shard = node needs a dist.zero above 0"),
+            (["--dist.islands", 2, "--dist.sync_every", 20], "islands meet every dist.sync_every = 20 steps, and a launch is the mean of whole "
+                                                             "periods before its last step: use --keep 21 or more"),
             (["--train.global_batch", 70], "no case can run: dist.zero = 0 does not fit in 64000 B: needs 140000 B"),
         ]
         self.addCleanup(os.chdir, os.getcwd())
