@@ -55,14 +55,12 @@ def combinations(sweep):
 
 
 def batch_of(mode, ranks, base, smallest):
-    """The global batch, or why there is none."""
+    """The global batch, or why there is none. `tandem estimate` says whether the ranks can divide it."""
     if mode == "strong":
-        if base % ranks != 0:
-            return None, f"the global batch of {base} is not divisible by {ranks} ranks"
         return base, ""
-    if base % smallest != 0:
-        return None, f"the global batch of {base} is not divisible by {smallest} ranks, the smallest number"
-    return base // smallest * ranks, ""
+    if base * ranks % smallest != 0:
+        return None, f"the global batch of {base} on {smallest} ranks, the smallest number, would be {base * ranks / smallest:g} on {ranks}"
+    return base * ranks // smallest, ""
 
 
 def name_of(ranks, batch, sweep):

@@ -259,6 +259,16 @@ class Training(Workspace):
         self.assertEqual(results["cases"][2]["loss_check"]["against"], results["cases"][0]["id"])
         check_report(self, folder)
 
+    def test_tensor_parallelism_leaves_fewer_ranks_to_divide_a_batch(self):
+        """Four ranks take the same samples: one such group has the batch of 2, and two have it, or twice of it."""
+        words = [*SCALING, "--plan", "--name", "tensor", "--dir", self.path("studies"), "--tandem", tandem_program.TANDEM,
+                 "--launch", "mpirun -np {ranks} {command}", "--ranks", "4", "8", "16", "--mode", "weak", "strong",
+                 "--data.path", self.text, "--model.heads", "4", "--dist.tensor", "4", "--train.global_batch", "2"]
+        said = self.check(subprocess.run(words, capture_output=True, text=True)).stdout
+        self.assertEqual(re.findall(r"(?m)^(r\d+-b\d+): (.*?),", said),
+                         [("r4-b2", "weak and strong"), ("r8-b4", "weak"), ("r16-b8", "weak"), ("r8-b2", "strong")])
+        self.assertIn("\n  strong, 16 ranks: train.global_batch = 2 is not divisible by ranks / dist.tensor = 16 / 4 = 4; the least that is: 4\n", said)
+
 
 if __name__ == "__main__":
     tandem_program.main()

@@ -335,6 +335,8 @@ MUTANTS = [
            ["launch.scaling_plans Plans.test_a_platform_that_takes_all_of_its_hosts_measures_no_case"]),
     Mutant("a study needs the MFU of every GPU", "launch/scaling/launches.py", 'None if kept[-1]["mfu"] is None else middle(', "middle(",
            ["launch.scaling Truth.test_a_gpu_whose_peak_is_not_known"]),
+    Mutant("a study divides a batch by all ranks", "launch/scaling/plan.py", "    if base * ranks % smallest != 0:", "    if base % smallest != 0:",
+           ["launch.scaling Training.test_tensor_parallelism_leaves_fewer_ranks_to_divide_a_batch"]),
     Mutant("a launch of islands has steps without an exchange alone", "launch/scaling/launches.py", "period * period], mean)", "period * period], median)",
            ["launch.scaling Truth.test_islands"]),
     Mutant("islands train what one island trains", "launch/scaling/losses.py", 'if islands[0] != "1" else None', "if False else None",

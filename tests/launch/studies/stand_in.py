@@ -65,6 +65,8 @@ def peak_bytes(settings, ranks):
 def estimate(settings, ranks):
     if settings["dist.shard"] == "node" and settings["dist.zero"] == "0":
         sys.exit(error("dist.shard = node needs a dist.zero above 0"))
+    if int(settings["train.global_batch"]) % ranks != 0:
+        sys.exit(error(f"train.global_batch = {settings['train.global_batch']} is not divisible by {ranks} ranks"))
     each = samples(settings, ranks)
     peak = peak_bytes(settings, ranks)
     row = {"given": True, "fits": peak <= MEMORY, "step_ms": MS_A_SAMPLE * each, "exposed_comm_ms": 0.5, "wire_bytes": 4000,

@@ -73,8 +73,11 @@ class Plans(Studies):
             (["--usd-per-node-hour", 3600, "--max-dollars", 5],
              "297.60 dollars are expected, more than --max-dollars 5.00; --plan shows where they go"),
             (["--ranks", 3, 5, "--train.global_batch", 32, "--mode", "strong"],
-             "no case can run: the global batch of 32 is not divisible by 3 ranks; "
-             "the global batch of 32 is not divisible by 5 ranks"),
+             "no case can run: train.global_batch = 32 is not divisible by 3 ranks; "
+             "train.global_batch = 32 is not divisible by 5 ranks"),
+            (["--ranks", 3, 5, "--train.global_batch", 32],
+             "no case can run: train.global_batch = 32 is not divisible by 3 ranks; "
+             "the global batch of 32 on 3 ranks, the smallest number, would be 53.3333 on 5"),
             (["--dist.shard", "node"], "no case can run: dist.shard = node needs a dist.zero above 0"),
             (["--dist.islands", 2, "--dist.sync_every", 20], "islands meet every dist.sync_every = 20 steps, and a launch is the mean of whole "
                                                              "periods before its last step: use --keep 21 or more"),
