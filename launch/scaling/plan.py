@@ -12,7 +12,7 @@ from errors import CONFIG, Failure
 from settings import read_settings
 
 from . import prices, program
-from .launches import sync_period
+from .launches import QUIET, sync_period
 from .options import assignments
 
 START_S = 20  # seconds assumed for a launch before its first step and after its last one, where nothing was measured yet
@@ -24,7 +24,8 @@ def make_plan(request):
     gpu = prices.gpu_of(request)
     cases, left_out = {}, []
     for sweep in combinations(request.sweep):
-        settings = read_settings(request.tandem, [*request.config_words, *assignments({**request.settings, **sweep})])
+        of_launches = {**QUIET, **request.settings, **sweep, "train.steps": request.steps}
+        settings = read_settings(request.tandem, [*request.config_words, *assignments(of_launches)])
         if sync_period(settings) >= request.keep:
             raise Failure(CONFIG, f"islands meet every dist.sync_every = {sync_period(settings)} steps, and a launch is the mean of whole periods "
                                   f"before its last step: use --keep {sync_period(settings) + 1} or more")

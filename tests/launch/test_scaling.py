@@ -259,6 +259,19 @@ class Training(Workspace):
         self.assertEqual(results["cases"][2]["loss_check"]["against"], results["cases"][0]["id"])
         check_report(self, folder)
 
+    def test_a_plan_refuses_what_every_launch_would(self):
+        """Launches have 60 steps and do not write to TensorBoard."""
+        with open(self.path("views.cfg"), "w") as out:
+            out.write("[log]\nhistograms = true\n")
+        words = [*SCALING, "--plan", "--name", "refused", "--dir", self.path("studies"), "--tandem", tandem_program.TANDEM, "--ranks", "1",
+                 "--data.path", self.text]
+        views = ["--config", self.path("views.cfg")]
+        for more, line in [(["--optim.schedule", "wsd", "--optim.decay_steps", "500"], "optim.decay_steps = 500 is above train.steps = 60"),
+                           (views, "log.histograms = true writes to TensorBoard; set log.tensorboard = true")]:
+            done = self.check(subprocess.run([*words, *more], capture_output=True, text=True), tandem_program.CONFIG)
+            self.assertEqual(done.stderr, f"scaling: {line}\n")
+        self.check(subprocess.run([*words, *views, "--log.tensorboard", "true"], capture_output=True, text=True))
+
     def test_tensor_parallelism_leaves_fewer_ranks_to_divide_a_batch(self):
         """Four ranks take the same samples: one such group has the batch of 2, and two have it, or twice of it."""
         words = [*SCALING, "--plan", "--name", "tensor", "--dir", self.path("studies"), "--tandem", tandem_program.TANDEM,
