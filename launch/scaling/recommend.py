@@ -11,6 +11,7 @@ from errors import CONFIG, Failure
 from instances import MARKETS, doubts, estimated_gpu, machine_type, machine_types, words_of
 
 from . import goodput, program
+from .amounts import size
 from .options import ROOT, Request, assignments, settings_of
 
 NEVER = 1e6  # a run that interruptions make so many times as long never ends
@@ -93,9 +94,16 @@ def row_of(chosen, name, nodes):
                                    f"--between-gb-s={machine['between_gb_s'] or 0}", "--train.micro_batch=0", "--largest-batch")
     if not answer:
         return {**row, "why": problems}
-    fitting = [each for each in answer["rows"] if each["fits"]]
-    if not fitting:
+    on_gpus = [each for each in answer["rows"] if each["fits"]]
+    if not on_gpus:
         return {**row, "why": "does not fit: " + answer["verdict"]}
+    host_bytes = machine["host_memory_gib"] << 30
+    def on_host(each):
+        return machine["gpus"] * (each["host_bytes"] + each["checkpoint_bytes"])
+    fitting = [each for each in on_gpus if on_host(each) <= host_bytes]
+    if not fitting:
+        return {**row, "why": f"does not fit: needs {size(min(map(on_host, on_gpus)))} of a host's memory, for saves and train.offload, "
+                              f"and it has {size(host_bytes)}"}
     unit = answer["unit"]
     best = max(fitting, key=lambda each: each[f"{unit}_per_s"])
     units, rate = units_of(chosen, answer), best[f"{unit}_per_s"]

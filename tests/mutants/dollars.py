@@ -21,6 +21,7 @@ MUTANTS = [
     Mutant("recommend: nodes are free", RECOMMEND, 'row["hours"] * row["nodes"] * row["price"]["usd"]', 'row["hours"] * row["price"]["usd"]',
            [ADVICE + "test_one_row_by_hand"]),
     Mutant("recommend: any settings that fit", RECOMMEND, "best = max(fitting,", "best = min(fitting,", [ADVICE + "test_no_other_settings_are_faster"]),
+    Mutant("recommend: the memory of hosts has no end", RECOMMEND, "if on_host(each) <= host_bytes]", "if True]", [ADVICE + "test_memory_of_hosts"]),
     Mutant("recommend: a budget buys the cheapest", RECOMMEND, "wants_speed = chosen.budget < math.inf and", "wants_speed = False and",
            [ADVICE + "test_limits_move_the_choice"]),
     Mutant("recommend: a deadline is none", RECOMMEND, 'return max(row["hours"] / chosen.deadline_hours, row["usd"] / chosen.budget)',

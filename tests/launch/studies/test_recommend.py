@@ -156,6 +156,14 @@ class Recommend(Workspace):
         self.assertEqual(odd["best"]["nodes"], 1)
         self.assertRegex(odd["rows"][1]["why"], "global_batch.*16 ranks|24.*16")
 
+    def test_memory_of_hosts(self):
+        """What is offloaded and the copy of a checkpoint, 18.7 GB each, are beyond one host of 16 GiB, but not beyond four."""
+        answer = self.answer("--config", os.path.join(ROOT, "configs", "gpt2_1558m.cfg"), "--train.offload", "optimizer", "--tokens", "1e9",
+                             "--nodes", 1, 4, "--instances", "g5.xlarge")
+        one, four = answer["rows"]
+        self.assertEqual(one["why"], "does not fit: needs 37.4 GB of a host's memory, for saves and train.offload, and it has 17.2 GB")
+        self.assertEqual(answer["best"], four)
+
     def test_epochs(self):
         small = ["--epochs", 2, "--instances", P4D, "--nodes", 1]
         text = self.answer("--data.path", self.text, "--train.global_batch", 8, *small)["best"]
