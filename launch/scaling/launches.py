@@ -22,7 +22,7 @@ from .study import run_name, write_json
 # Chosen for every launch, unless the command line of the study sets them: nothing but steps.
 QUIET = {"train.eval_every": "0", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0", "checkpoint.at_end": "false",
          "log.tensorboard": "false", "log.progress": "plain"}
-PARTS = ["compute", "communication", "data", "optimizer", "saving"]  # parts of the slowest rank's time
+PARTS = ["compute", "communication", "data", "optimizer", "copy", "saving"]  # parts of the slowest rank's time
 GRACE_S = 120  # a launch has this time to end after SIGTERM
 
 

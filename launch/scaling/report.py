@@ -64,7 +64,7 @@ def html_of(results, plots, lack):
          efficiency_table(results)),
         ("Cases", "", "", case_table(results)),
         ("Verdicts", "By what a run measures: the parts of a step, its slowest rank, memory and loss.", "parts", verdict_table(results)),
-        ("Ranks and steps", "A rank's own time in each step of the launch with the median step: computing, waiting for data, "
+        ("Ranks and steps", "A rank's own time in each step of the launch with the median step: computing, waiting for data or copies, "
          "the optimizer. A coloured row is a slow rank, a coloured column what slowed all. Jobs of more than 64 ranks have none.", "heat-", ""),
         ("Communication, in all and exposed, and memory", "Beside what `tandem estimate` predicted.", "communication traffic memory",
          traffic_table(results)),

@@ -3,6 +3,7 @@ from statistics import median
 
 from . import losses, verdicts
 from .intervals import summary
+from .launches import PARTS
 
 UNITS = {"tokens": (1e9, "billion tokens"), "images": (1e6, "million images")}
 
@@ -37,7 +38,8 @@ def figures(case, records, plan):
     units = measured[0]["units_a_step"]
     row.update({key: summary([each[key] for each in measured if each[key] is not None]) for key in ("step_ms", "exposed_comm_ms", "mfu")})
     row.update(unit=measured[0]["unit"], units_a_step=units, settings=good[0]["settings"], says=good[0]["says"],
-               parts_ms={part: median([each["parts_ms"][part] for each in measured]) for part in measured[0]["parts_ms"]},
+               # A study from before copies were a part counted them nowhere.
+               parts_ms={part: median([each["parts_ms"].get(part, 0) for each in measured]) for part in PARTS},
                slowest=[each["slowest"] for each in measured],
                slow_saves=[each["slow_save"] for each in measured if each["slow_save"]], heat=heat(good, plan["request"]["warmup"]),
                wire_bytes=measured[0]["wire_bytes"], between_bytes=measured[0]["between_bytes"],

@@ -19,7 +19,7 @@ MFU_ABOVE = "the peak of the device was measured, at the start of a run, while s
 
 def verdict(case, rows, request):
     """{"finding", "evidence", "next"}."""
-    for judge in (not_measured, other_model, saves, slow_rank, data, link, communication, noise, efficiency):
+    for judge in (not_measured, other_model, saves, slow_rank, data, copies, link, communication, noise, efficiency):
         found = judge(case, rows, request)
         if found:
             return dict(zip(("finding", "evidence", "next"), found))
@@ -75,7 +75,7 @@ def slow_rank(case, _rows, _request):
     if case["ranks"] == 1 or not count:
         return None
     parts = case["parts_ms"]
-    own = parts["compute"] + parts["data"] + parts["optimizer"]
+    own = parts["compute"] + parts["data"] + parts["optimizer"] + parts["copy"]
     evidence = (f"rank {rank} on {host} was slowest in {OFTEN:.0%} of the steps or more of {count} of {len(case['slowest'])} "
                 f"launches, its own time {ratio:.2f} x the median; {parts['data']:.4g} of its {own:.4g} ms it waits for data")
     if 2 * parts["data"] >= own * (1 - 1 / ratio):  # data takes half of the time that the rank takes longer
@@ -92,6 +92,15 @@ def data(case, _rows, _request):
 
 def data_share(case):
     return case["parts_ms"]["data"] / case["step_ms"]["median"]
+
+
+def copies(case, _rows, _request):
+    copy, step, offload = case["parts_ms"]["copy"], case["step_ms"]["median"], case["settings"]["train.offload"]
+    if copy / step < WAITS:
+        return None
+    longer = ["a larger train.global_batch"] if offload == "optimizer" else []  # the same copies, and more that hides them
+    return ("waits for copies between host and GPU", f"{copy:.4g} of {step:.4g} ms, {copy / step:.0%}, is waiting for what train.offload = {offload} "
+            "copies", " or ".join([*longer, "train.offload=none on more ranks"]))
 
 
 def link(case, rows, _request):

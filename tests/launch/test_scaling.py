@@ -46,7 +46,7 @@ class Truth(Studies):
             self.assertAlmostEqual(case["throughput"]["median"], 16 * ranks * 1024 / step_ms * 1000, delta=0.1)
             self.assertAlmostEqual(case["exposed_comm_ms"]["median"], step_ms / 20, delta=1e-6)
             self.assertEqual(case["between_bytes"], 1000)
-            self.assertEqual(case["parts_ms"].keys(), {"compute", "communication", "data", "optimizer", "saving"})
+            self.assertEqual(case["parts_ms"].keys(), {"compute", "communication", "data", "optimizer", "copy", "saving"})
             self.assertAlmostEqual(sum(case["parts_ms"].values()), step_ms, delta=1e-6)
             self.assertEqual(case["slowest"], [{"rank": ranks - 1, "host": "here", "share": 1, "ratio": 1.02}] * 6)
             own_ms = [round(0.93 * step_ms, 3)] * (ranks - 1) + [round(0.95 * step_ms, 3)]

@@ -90,14 +90,14 @@ class Verdicts(unittest.TestCase):
     def interval(median, width=0.0):
         return {"median": median, "low": median * (1 - width / 2), "high": median * (1 + width / 2), "launches": 6}
 
-    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, mfu=0.4, data=1, saving=0, slowest=(), slow_saves=(), ranks=4, node=None,
+    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, mfu=0.4, data=1, copy=0, saving=0, slowest=(), slow_saves=(), ranks=4, node=None,
                 **settings):
         """`node`: the exposed communication of the same job on one node."""
         usual = {"dist.zero": "0", "dist.overlap": "true", "dist.wire_dtype": "f32", "dist.reduce": "ring", "dist.shard": "world",
-                 "checkpoint.async": "true"}
+                 "checkpoint.async": "true", "train.offload": "none"}
         def of_launches(found):
             return [{"rank": rank, "host": f"host{rank}", "share": share, "ratio": ratio} for rank, share, ratio in found]
-        parts = {"compute": 90 - data, "communication": exposed, "data": data, "optimizer": 10, "saving": saving}
+        parts = {"compute": 90 - data - copy, "communication": exposed, "data": data, "optimizer": 10, "copy": copy, "saving": saving}
         case = {"id": "b", "nodes": nodes, "ranks": ranks, "parts_ms": parts, "slowest": of_launches(slowest),
                 "slow_saves": of_launches(slow_saves),
                 "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed), "mfu": self.interval(mfu), "between_bytes": 3000000,
@@ -142,6 +142,15 @@ class Verdicts(unittest.TestCase):
     def test_data(self):
         self.assertEqual(self.finding(exposed=30, data=10), ("waits for data", "a larger data.prefetch, or faster storage"))
         self.assertEqual(self.finding(data=9)[0], "a baseline")
+
+    def test_copies(self):
+        offload = {"train.offload": "optimizer"}
+        found = ("waits for copies between host and GPU", "a larger train.global_batch or train.offload=none on more ranks")
+        self.assertEqual(self.finding(exposed=30, copy=10, efficiency=0.8, **offload), found)
+        self.assertEqual(self.finding(copy=10, **{"train.offload": "activations"}), (found[0], "train.offload=none on more ranks"))
+        self.assertEqual(self.finding(copy=9, **offload)[0], "a baseline")
+        slow = self.finding(data=11, copy=8, slowest=[(2, 1.0, 1.3)])[0]
+        self.assertEqual(slow, "waits for rank 2, which computes longer", "data is less than half of 23.1 of 100 ms, 8 of which are copies")
 
     def test_saves(self):
         self.assertEqual(self.finding(saving=12), ("waits for saves", "rarer checkpoints or faster storage for run.dir"))

@@ -265,6 +265,8 @@ MUTANTS = [
     Mutant("saves are part of a step", VERDICTS, "share = stall / (case", "share = stall / 2 / (case", verdict("test_saves")),
     Mutant("a rank that waits for data computes longer", VERDICTS, "if 2 * parts", "if parts", verdict("test_a_slow_rank")),
     Mutant("one node waits as long as two", VERDICTS, "< LINK * row", "< 1 * row", verdict("test_the_link_between_nodes")),
+    Mutant("copies are no part of a step", "launch/scaling/launches.py", '"copy", "saving"]', '"saving"]', ["launch.scaling Truth.test_every_figure"]),
+    Mutant("waiting for copies has no verdict", VERDICTS, "data, copies, link", "data, link", verdict("test_copies")),
     Mutant("control messages count as payload", "launch/scaling/launches.py", ' if traffic != "control"', "",
            ["launch.scaling Truth.test_every_figure"]),
     Mutant("the slow saves of one rank are those of all", VERDICTS, "    if not count:\n        return \"waits for saves\"",

@@ -24,7 +24,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from settings import read_file
 
 DEFAULTS = {"run.name": "run", "run.dir": "runs", "run.threads": "0", "data.path": "", "model.kind": "gpt", "model.width": "128", "train.steps": "1000",
-            "train.global_batch": "16", "train.micro_batch": "0", "train.precision": "f32", "train.log_every": "10",
+            "train.global_batch": "16", "train.micro_batch": "0", "train.precision": "f32", "train.offload": "none", "train.log_every": "10",
             "train.eval_every": "0", "train.eval_batches": "0", "dist.zero": "0", "dist.reduce": "ring", "dist.wire_dtype": "f32",
             "dist.shard": "world", "dist.overlap": "true", "dist.islands": "1", "dist.sync_every": "20", "dist.sync_delay": "0", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
             "checkpoint.at_end": "true", "checkpoint.async": "true", "log.tensorboard": "true", "log.progress": "auto"}
@@ -98,7 +98,7 @@ def train(settings, ranks):
 
 
 def slowest(ms, rank):
-    parts = {"compute_ms": 0.8 * ms, "communication_ms": 0.05 * ms, "data_ms": 0.05 * ms, "optimizer_ms": 0.1 * ms, "saving_ms": 0}
+    parts = {"compute_ms": 0.78 * ms, "communication_ms": 0.05 * ms, "data_ms": 0.05 * ms, "optimizer_ms": 0.1 * ms, "copy_ms": 0.02 * ms, "saving_ms": 0}
     return {"rank": rank, "host": "here", "ratio": 1.02, "step_ms": ms, **parts}
 
 
