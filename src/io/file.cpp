@@ -24,8 +24,8 @@ bool cannot_rename_directories(int error_number) {
          error_number == EINVAL;
 }
 
-// As fail_file(), but where storage does not answer now, such as that of a network which has lost
-// its server, another start may read it.
+// Throws as fail_file() does. The error is kTemporary if storage does not answer, such as a network
+// file system that has lost its server: another start may read the file.
 [[noreturn]] void fail_read(const std::string& path, std::string_view doing, int error_number) {
   constexpr std::array kPassing = {EIO, ESTALE, ETIMEDOUT, ENOTCONN, ESHUTDOWN, EHOSTDOWN};
   if (std::ranges::count(kPassing, error_number) > 0) {

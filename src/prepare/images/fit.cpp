@@ -95,7 +95,7 @@ Image fitted(const Image& image, int64_t channels, int64_t height, int64_t width
   };
   const std::vector<Mix> columns = covering(image.width, width);
   std::vector<Mix> rows = covering(image.height, height);
-  // Of a narrow image most rows are not used.
+  // Only `used` rows are scaled, because a narrow image may have a million others.
   const int64_t first = rows.front().first;
   const int64_t used = rows.back().first + std::ssize(rows.back().weights) - first;
   for (Mix& row : rows) {

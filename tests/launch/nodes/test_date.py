@@ -42,12 +42,12 @@ class Date(test_supervise.Scripts):
         super().setUp()
         shim = tempfile.TemporaryDirectory(dir="/tmp")  # LD_PRELOAD takes no spaces
         self.addCleanup(shim.cleanup)
-        self.library = os.path.join(shim.name, "date.so")
-        subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-xc", "-", "-o", self.library], input=SHIM, text=True, check=True)
+        self.date_shim = os.path.join(shim.name, "date.so")
+        subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-xc", "-", "-o", self.date_shim], input=SHIM, text=True, check=True)
 
     def stepped(self, seconds):
         """The environment."""
-        return {**MPI_ENV, "LD_PRELOAD": self.library, "STEPPED": self.path("stepped"), "STEP": str(seconds)}
+        return {**MPI_ENV, "LD_PRELOAD": self.date_shim, "STEPPED": self.path("stepped"), "STEP": str(seconds)}
 
     def test_a_step_back_in_an_attempt(self):
         self.finish(self.start("touch stepped; exit 3", env=self.stepped(-3600)), 3)
